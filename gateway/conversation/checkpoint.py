@@ -1,0 +1,132 @@
+"""A conversation as bytes: a small hot part that changes with every commit, and fields that are written only when they change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.graph import Edges, Graph
+from gateway.graph.edges import EdgesState
+
+from .client import Updating
+from .commands import Client
+from .config import SessionConfig
+from .dialog import Dialog
+from .fence import Fence
+from .history import History
+from .input import InputLedger
+from .items import Item
+from .limits import Limits
+from .orders import Outbox
+from .playback import Playback, Sound
+from .response import Live, Responses
+from .session import SCHEMA, Conversation, State
+
+READABLE_SCHEMAS = (SCHEMA - 1, SCHEMA)
+
+
+class UnreadableCheckpoint(Exception):
+    """The checkpoint was written by a version that this one does not read."""
+
+
+class Hot(Struct):
+    state: State
+    fence: Fence
+    input: InputLedger
+    playback: Playback
+    responses: Responses
+    elapsed_ms: int
+
+
+class Checkpoint(Struct, frozen=True):
+    """hot: msgpack. fields: changed ones only; None deletes."""
+
+    hot: bytes
+    fields: dict[str, bytes | None]
+
+
+class Aside(Struct):
+    """Parts kept out of `hot` because they grow with what is said."""
+
+    live: Live | None
+    sound: Sound | None
+    updating: Updating | None
+    held_commands: list[Client]
+
+
+_encode = msgspec.msgpack.encode
+
+
+class Checkpointer:
+    """Encodes a conversation and remembers what it wrote, so that the next time only changes are written."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._c = conversation
+        self._written: dict[str, bytes] = {}
+        self._config: SessionConfig | None = None
+
+    def take(self) -> Checkpoint:
+        """The checkpoint as of now; `hot` whole, fields that differ from the last one taken."""
+        c, fields = self._c, {}
+        for item_id in c.history.changed:
+            item = c.history.items.get(item_id)
+            fields[f"item:{item_id}"] = None if item is None else _encode(item)
+        parts: dict[str, Any] = {
+            "aside": Aside(c.responses.live, c.playback.sound, c.state.updating, list(c.state.held_commands)),
+            "outbox": c.outbox,
+            "dialog": c.dialog,
+            "edges": c.edges.state,
+        }
+        if c.history.changed:
+            parts["history"] = msgspec.structs.replace(c.history, items={}, changed=set())
+        if c.config is not self._config:
+            parts["config"], self._config = c.config, c.config
+        for name, part in parts.items():
+            data = _encode(part)
+            if self._written.get(name) != data:
+                fields[name] = self._written[name] = data
+        c.history.changed.clear()
+        return Checkpoint(self._hot(), fields)
+
+    def _hot(self) -> bytes:
+        c = self._c
+        return _encode(
+            Hot(
+                msgspec.structs.replace(c.state, updating=None, held_commands=[]),
+                c.fence,
+                c.input,
+                msgspec.structs.replace(c.playback, sound=None),
+                msgspec.structs.replace(c.responses, live=None),
+                c.now,
+            )
+        )
+
+
+def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: dict[str, bytes]) -> Conversation:
+    """The conversation as it was committed. Stage outputs above its consumed positions are to be sent to it again."""
+    schema = msgspec.msgpack.decode(hot)["state"].get("schema")
+    if schema not in READABLE_SCHEMAS:
+        raise UnreadableCheckpoint(f"schema {schema}")
+    h = msgspec.msgpack.decode(hot, type=Hot)
+    aside = msgspec.msgpack.decode(fields["aside"], type=Aside)
+    c = Conversation(session_id, msgspec.msgpack.decode(fields["config"], type=SessionConfig), graph, limits)
+    c.state, c.fence, c.input, c.playback, c.responses, c.now = h.state, h.fence, h.input, h.playback, h.responses, h.elapsed_ms
+    c.responses.live, c.playback.sound = aside.live, aside.sound
+    c.state.updating, c.state.held_commands = aside.updating, aside.held_commands
+    c.outbox = msgspec.msgpack.decode(fields["outbox"], type=Outbox)
+    c.dialog = msgspec.msgpack.decode(fields["dialog"], type=Dialog)
+    c.edges = Edges(graph, msgspec.msgpack.decode(fields["edges"], type=EdgesState))
+    if "history" in fields:
+        c.history = msgspec.msgpack.decode(fields["history"], type=History)
+        c.history.items = {i: msgspec.msgpack.decode(fields[f"item:{i}"], type=Item) for i in c.history.order}
+    _share_sound(c)
+    return c
+
+
+def _share_sound(c: Conversation) -> None:
+    """The sound that still plays is the one its item remembers: one object, as before."""
+    sound = c.playback.sound
+    if sound is not None and sound.item_id in c.history.sounds:
+        c.history.sounds[sound.item_id] = sound

@@ -1,0 +1,197 @@
+"""What happened: everything the core can be told. Client commands carry the event_id that a refusal will name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from .config import ResponseOptions, SessionPatch
+from .items import Item
+
+
+class ClientCommand(Struct, frozen=True, kw_only=True, tag=True):
+    event_id: str | None = None
+
+
+class InputAppend(ClientCommand, frozen=True, kw_only=True, tag=True):
+    """Client audio as decoded bytes; may split a sample."""
+
+    audio: bytes
+
+
+class InputCommit(ClientCommand, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class InputClear(ClientCommand, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class OutputClear(ClientCommand, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class ItemCreate(ClientCommand, frozen=True, kw_only=True, tag=True):
+    item: Item
+    """An empty id asks the core for one."""
+    previous_item_id: str | None = None
+    """None appends; "root" inserts at the head."""
+
+
+class ItemRetrieve(ClientCommand, frozen=True, kw_only=True, tag=True):
+    item_id: str
+
+
+class ItemDelete(ClientCommand, frozen=True, kw_only=True, tag=True):
+    item_id: str
+
+
+class ItemTruncate(ClientCommand, frozen=True, kw_only=True, tag=True):
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class ResponseCreate(ClientCommand, frozen=True, kw_only=True, tag=True):
+    options: ResponseOptions = ResponseOptions()
+
+
+class ResponseCancel(ClientCommand, frozen=True, kw_only=True, tag=True):
+    response_id: str | None = None
+
+
+class SessionUpdate(ClientCommand, frozen=True, kw_only=True, tag=True):
+    patch: SessionPatch
+
+
+# What a stage put on its output, in domain terms; `wire` of the chunk is what an edge passes on untouched.
+
+
+class TextOut(Struct, frozen=True):
+    text: str
+
+
+class ToolOut(Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class TranscriptOut(Struct, frozen=True):
+    item_id: str
+    text: str
+    final: bool
+    audio_start_ms: int = 0
+    audio_end_ms: int = 0
+
+
+class MarkOut(Struct, frozen=True):
+    text_chars: int
+    audio_ms: int
+    sentence_end: bool = False
+
+
+class AudioOut(Struct, frozen=True):
+    """Reply audio in the client's own format; `samples` at its rate."""
+
+    data: bytes
+    samples: int
+    rate: int
+    marks: tuple[MarkOut, ...] = ()
+
+
+class DecisionOut(Struct, frozen=True):
+    """kind: speech_started, pause, speech_resumed, speech_stopped, listen, speak, turn_end."""
+
+    kind: str
+    t_ms: int
+    decided_at_ms: int = 0
+    reason: str = ""
+
+
+class OpaqueOut(Struct, frozen=True):
+    """Something that only another stage reads. `kind` is the payload's field name in the contract."""
+
+    kind: str
+
+
+class FinishOut(Struct, frozen=True):
+    """How a stage's work for a response ended. reason: stop, length or failed."""
+
+    reason: str = "stop"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    error_message: str = ""
+
+
+Output = TextOut | ToolOut | TranscriptOut | AudioOut | DecisionOut | OpaqueOut
+
+
+class StageChunk(Struct, frozen=True):
+    stage: str
+    position: int
+    epoch: int
+    response_id: str
+    output: Output | None = None
+    last: bool = False
+    finish: FinishOut | None = None
+    wire: Any = None
+    """The payload as it came (a protobuf message): relayed, never read."""
+
+
+class StageAccepted(Struct, frozen=True):
+    """Watermarks of a stage's input edges, cumulative, and its highest obeyed command number."""
+
+    stage: str
+    edges: dict[str, int]
+    command_number: int
+
+
+class StageUpdated(Struct, frozen=True):
+    stage: str
+    config_generation: int
+    error_message: str | None = None
+    error_param: str | None = None
+
+
+class StageFailed(Struct, frozen=True):
+    """An engine failed for one response (response_id set) or refused an input."""
+
+    stage: str
+    message: str
+    epoch: int = 0
+    response_id: str = ""
+
+
+class StageLost(Struct, frozen=True):
+    """The stage no longer holds the session and cannot be reached."""
+
+    stage: str
+    message: str
+
+
+class Tick(Struct, frozen=True):
+    """Time passed: the deadline that the core named has come."""
+
+
+class Start(Struct, frozen=True):
+    """The stages are open and the client is there: the first command of every session."""
+
+
+class Drain(Struct, frozen=True):
+    """The gateway wants to stop: close at the next quiet point."""
+
+    retry_after_ms: int = 1000
+
+
+Client = (
+    InputAppend | InputCommit | InputClear | OutputClear | ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate
+    | ResponseCreate | ResponseCancel | SessionUpdate
+)  # fmt: skip
+
+Command = (
+    InputAppend | InputCommit | InputClear | OutputClear | ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate
+    | ResponseCreate | ResponseCancel | SessionUpdate
+    | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | Tick | Start | Drain
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""What a session is set to: the domain's own form of a Realtime session, free of wire spelling."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+Encoding = Literal["pcm", "pcmu", "pcma"]
+Modality = Literal["audio", "text"]
+
+
+class AudioFormat(Struct, frozen=True):
+    """Coding and rate of client audio: mono PCM16 little-endian at 24000 or 16000 Hz, or G.711 at 8000 Hz."""
+
+    encoding: Encoding = "pcm"
+    rate: int = 24_000
+
+    @property
+    def sample_bytes(self) -> int:
+        return 2 if self.encoding == "pcm" else 1
+
+    def milliseconds(self, samples: int) -> int:
+        return samples * 1000 // self.rate
+
+
+class ServerVad(Struct, frozen=True, tag="server_vad"):
+    """Turn detection by silence. Times in milliseconds; threshold is a probability."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+class SemanticVad(Struct, frozen=True, tag="semantic_vad"):
+    """Turn detection by a model that scores each pause."""
+
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+TurnDetection = ServerVad | SemanticVad
+
+
+class Tool(Struct, frozen=True):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Transcription(Struct, frozen=True):
+    """The client wants user speech written out. The model name is echoed, never selected by it."""
+
+    model: str = ""
+    language: str | None = None
+    prompt: str | None = None
+
+
+class SessionConfig(Struct, frozen=True):
+    """The full effective configuration; replaced whole by an accepted update."""
+
+    model: str
+    instructions: str = ""
+    output_modalities: tuple[Modality, ...] = ("audio",)
+    input_format: AudioFormat = AudioFormat()
+    output_format: AudioFormat = AudioFormat()
+    turn_detection: TurnDetection | None = ServerVad()
+    transcription: Transcription | None = None
+    noise_reduction: str | None = None
+    voice: str = "default"
+    speed: float = 1.0
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    max_output_tokens: int | None = None
+    """None means no bound but the stage's own ("inf" on the wire)."""
+    include: tuple[str, ...] = ()
+    extras: dict[str, Any] = {}
+    """Accepted and echoed without effect: tracing, truncation, prompt."""
+
+
+class SessionPatch(Struct, frozen=True):
+    """A session.update in domain terms: an unset field is untouched, None clears where the field may be null."""
+
+    model: str | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    output_modalities: tuple[Modality, ...] | UnsetType = UNSET
+    input_format: AudioFormat | UnsetType = UNSET
+    output_format: AudioFormat | UnsetType = UNSET
+    turn_detection: TurnDetection | UnsetType | None = UNSET
+    transcription: Transcription | UnsetType | None = UNSET
+    noise_reduction: str | UnsetType | None = UNSET
+    voice: str | UnsetType = UNSET
+    speed: float | UnsetType = UNSET
+    tools: tuple[Tool, ...] | UnsetType = UNSET
+    tool_choice: str | UnsetType = UNSET
+    max_output_tokens: int | UnsetType | None = UNSET
+    include: tuple[str, ...] | UnsetType = UNSET
+    extras: dict[str, Any] | UnsetType = UNSET
+    """Merged key by key; a None value removes the key."""
+
+
+class ResponseOptions(Struct, frozen=True):
+    """Options of one response.create: they apply to that response only; None means the session's."""
+
+    instructions: str | None = None
+    output_modalities: tuple[Modality, ...] | None = None
+    voice: str | None = None
+    max_output_tokens: int | None = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: str | None = None
+    metadata: dict[str, str] | None = None
+    out_of_band: bool = False
+    """conversation: "none": the reply enters no history."""
+    input: tuple[Any, ...] | None = None
+    """Items that replace the conversation as context; conversation.items.Item each."""

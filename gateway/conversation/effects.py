@@ -1,0 +1,143 @@
+"""What to do. `Relay`, `Grant` and `Mute` are performed at once; everything else only after the commit that carries it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from .config import AudioFormat
+from .events import Event
+
+
+class InputAudio(Struct, frozen=True):
+    """Client audio, whole samples; start_sample counts the session's samples before it, at the format's rate."""
+
+    data: bytes
+    samples: int
+    format: AudioFormat
+    start_sample: int
+
+
+class Relay(Struct, frozen=True):
+    """One append on an edge. payload: InputAudio, or the wire payload of a stage's chunk, or None with last."""
+
+    stage: str
+    edge: str
+    position: int
+    previous: int
+    lane: str
+    epoch: int
+    turn: int
+    response_id: str
+    payload: Any
+    last: bool = False
+    input_generation: int = 0
+    config_generation: int = 0
+
+
+class Grant(Struct, frozen=True):
+    """Flow control of reply audio: a grand total of milliseconds since open."""
+
+    stage: str
+    granted_ms: int
+
+
+class Mute(Struct, frozen=True):
+    """No audio of this response leaves any more, from now on."""
+
+    response_id: str
+
+
+class Emit(Struct, frozen=True):
+    seq: int
+    event: Event
+
+
+# Orders: what the core tells a stage. Each carries a number; a stage obeys each number once.
+
+
+class CommitOrder(Struct, frozen=True, tag=True):
+    """Recognise this span of input as one item."""
+
+    item_id: str
+    start_ms: int
+    end_ms: int
+    input_generation: int = 0
+
+
+class ClearOrder(Struct, frozen=True, tag=True):
+    """Forget uncommitted input."""
+
+    input_generation: int
+
+
+class PromptMessage(Struct, frozen=True):
+    role: str
+    content: str
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """For role assistant with a call_id: a function call."""
+
+
+class PromptTool(Struct, frozen=True):
+    name: str
+    description: str
+    parameters_json: str
+
+
+class PromptOrder(Struct, frozen=True, tag=True):
+    """Continue this conversation."""
+
+    messages: tuple[PromptMessage, ...]
+    max_tokens: int
+    tools: tuple[PromptTool, ...]
+    tool_choice: str
+    epoch: int
+    turn: int
+    response_id: str
+
+
+class CancelOrder(Struct, frozen=True, tag=True):
+    cancelled_epoch: int
+    next_epoch: int
+    reason: str
+
+
+class UpdateOrder(Struct, frozen=True, tag=True):
+    config_generation: int
+    config_json: str
+    input_format: AudioFormat | None = None
+    output_format: AudioFormat | None = None
+
+
+OrderBody = CommitOrder | ClearOrder | PromptOrder | CancelOrder | UpdateOrder
+
+
+class Order(Struct, frozen=True):
+    """A numbered command to a stage; on edges, its position is its number and `previous` the number before it."""
+
+    stage: str
+    number: int
+    previous: int
+    epoch: int
+    body: OrderBody
+    config_generation: int = 1
+
+
+class Ack(Struct, frozen=True):
+    """Outputs of the stage up to position may be forgotten."""
+
+    stage: str
+    position: int
+
+
+class Close(Struct, frozen=True):
+    """End the session: code is the WebSocket close code, reason one word."""
+
+    code: int
+    reason: str
+
+
+Effect = Relay | Grant | Mute | Emit | Order | Ack | Close

@@ -1,0 +1,171 @@
+"""What the user says: audio in, decisions about turns, commits, transcripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from . import dialog, events, policy, speaking
+from .commands import DecisionOut, InputAppend, TranscriptOut
+from .dialog import Hearing
+from .effects import ClearOrder, CommitOrder
+from .errors import ERRORS, Refusal
+from .items import Item, Part
+
+if TYPE_CHECKING:
+    from .session import Conversation
+
+
+def append(c: Conversation, command: InputAppend) -> None:
+    vad = c.config.turn_detection is not None
+    audio = c.input.accept(command.audio, c.config.input_format, c.limits, bounded=not vad or c.input.open_item is not None)
+    if vad and c.input.open_item is None:
+        c.input.pending_bytes = 0
+    if audio is not None:
+        c.relay("client", "audio", c.input.appends, audio)
+
+
+def decided(c: Conversation, decision: DecisionOut) -> None:
+    if decision.decided_at_ms <= c.input.buffer_start_ms and decision.kind in ("speech_started", "speech_stopped"):
+        return  # made of audio that the client committed or cleared meanwhile
+    match decision.kind:
+        case "speech_started" if c.input.open_item is None:
+            _speech_started(c, max(decision.t_ms, c.input.buffer_start_ms))
+        case "speech_stopped" if c.input.open_item is not None:
+            item_id, start = c.input.open_item, c.input.open_start_ms
+            c.emit(events.SpeechStopped(item_id, decision.t_ms))
+            commit(c, item_id, start, max(start, decision.t_ms), wants_reply=policy.auto_reply(c.config))
+
+
+def _speech_started(c: Conversation, start_ms: int) -> None:
+    item_id = _utterance(c)
+    c.input.open_item, c.input.open_start_ms = item_id, start_ms
+    c.state.partial = c.state.told = ""
+    c.cancel_deadline("idle")
+    interrupts = policy.interrupts(c.config)
+    if interrupts:
+        speaking.mute(c)
+    c.emit(events.SpeechStarted(item_id, start_ms))
+    if interrupts:
+        speaking.interrupt(c, "turn_detected")
+
+
+def _utterance(c: Conversation) -> str:
+    c.input.utterances += 1
+    return c.make_id("item_u", c.input.utterances)
+
+
+def commit_by_client(c: Conversation) -> None:
+    """input_audio_buffer.commit: the buffer becomes a user item; the detector forgets its turn."""
+    start = c.input.open_start_ms if c.input.open_item else c.input.buffer_start_ms
+    end = c.input.end_ms(c.config.input_format)
+    if end - start < c.limits.min_commit_ms:
+        raise Refusal("input_audio_buffer_commit_empty", None, held_ms=end - start, needed_ms=c.limits.min_commit_ms)
+    forget_turn(c)
+    commit(c, c.input.open_item or _utterance(c), start, end, wants_reply=policy.auto_reply(c.config))
+
+
+def forget_turn(c: Conversation, *, everyone: bool = False) -> None:
+    """Tell those who bound turns (or all who hear) that uncommitted input is gone."""
+    for stage in c.graph.readers("client", "audio"):
+        if everyone or stage == c.graph.decision_stage:
+            c.order(stage, ClearOrder(c.input.bump(stage)), append=True)
+
+
+def clear(c: Conversation) -> None:
+    forget_turn(c, everyone=True)
+    c.input.forget_until(c.input.end_ms(c.config.input_format))
+    c.emit(events.InputCleared())
+
+
+def commit(c: Conversation, item_id: str, start_ms: int, end_ms: int, *, wants_reply: bool) -> None:
+    """Input from start to end becomes a user item whose words are asked for."""
+    c.fence.turn += 1
+    c.input.forget_until(end_ms)
+    c.history.shed(c.limits.max_items)
+    item = Item(item_id, role="user", content=(Part("input_audio", audio_ms=end_ms - start_ms),))
+    previous = c.history.insert(item)
+    c.emit(events.InputCommitted(item_id, previous))
+    c.emit(events.ItemAdded(item, previous))
+    c.emit(events.ItemDone(item, previous))
+    c.dialog.hearing[item_id] = Hearing(item_id, start_ms, end_ms, wants_reply, c.now + c.limits.transcript_timeout_ms, c.state.told)
+    c.state.partial = c.state.told = ""
+    if c.graph.transcript_stage:
+        stage = c.graph.transcript_stage
+        c.order(stage, CommitOrder(item_id, start_ms, end_ms, c.input.generations.get(stage, 0)), append=True)
+
+
+def heard(c: Conversation, transcript: TranscriptOut) -> None:
+    if not transcript.final:
+        _partial(c, transcript.text)
+        return
+    hearing = c.dialog.hearing.pop(transcript.item_id, None)
+    if hearing is None:
+        return
+    item = c.history.items.get(transcript.item_id)
+    if item is not None:
+        part = msgspec.structs.replace(item.content[0], transcript=transcript.text)
+        c.history.put(msgspec.structs.replace(item, content=(part,)))
+    if c.config.transcription is not None:
+        rest = transcript.text[len(hearing.said) :] if transcript.text.startswith(hearing.said) else ""
+        if rest:
+            c.emit(events.TranscriptionDelta(transcript.item_id, rest))
+        c.emit(events.TranscriptionCompleted(transcript.item_id, transcript.text, hearing.end_ms - hearing.start_ms))
+    if hearing.wants_reply and transcript.text.strip():
+        c.responses.owed = True
+    speaking.answer_if_owed(c)
+    speaking.prompt_if_ready(c)
+
+
+def _partial(c: Conversation, text: str) -> None:
+    """Tell only what two partials in a row agree on, up to a word's end: deltas are never taken back."""
+    if c.config.transcription is None or c.input.open_item is None:
+        return
+    agreed = _common_words(c.state.partial, text)
+    c.state.partial = text
+    if len(agreed) > len(c.state.told) and agreed.startswith(c.state.told):
+        c.emit(events.TranscriptionDelta(c.input.open_item, agreed[len(c.state.told) :]))
+        c.state.told = agreed
+
+
+def _common_words(a: str, b: str) -> str:
+    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    if length == len(a) == len(b):
+        return b
+    return b[: b.rfind(" ", 0, length) + 1]
+
+
+def transcripts_late(c: Conversation) -> None:
+    """Words that did not come in time: said so, and whoever waits for them goes on without."""
+    for hearing in [h for h in c.dialog.hearing.values() if h.deadline <= c.now]:
+        transcript_failed(c, hearing.item_id)
+
+
+def transcript_failed(c: Conversation, item_id: str) -> None:
+    if c.dialog.hearing.pop(item_id, None) is None:
+        return
+    message = ERRORS["transcription_failed"].message
+    c.emit(events.TranscriptionFailed(item_id, "transcription_failed", message))
+    speaking.answer_if_owed(c)
+    speaking.prompt_if_ready(c)
+
+
+def idle(c: Conversation) -> None:
+    """The user said nothing for the configured time: the silence becomes an item, and the model speaks."""
+    c.cancel_deadline("idle")
+    if c.input.open_item is not None or c.responses.live is not None:
+        return
+    start, end = c.input.buffer_start_ms, c.input.end_ms(c.config.input_format)
+    item_id = _utterance(c)
+    c.emit(events.IdleTimeout(item_id, start, end))
+    forget_turn(c)
+    c.input.forget_until(end)
+    c.history.shed(c.limits.max_items)
+    item = Item(item_id, role="user", content=(Part("input_audio", transcript="", audio_ms=end - start),))
+    previous = c.history.insert(item)
+    c.emit(events.InputCommitted(item_id, previous))
+    c.emit(events.ItemAdded(item, previous))
+    c.emit(events.ItemDone(item, previous))
+    if dialog.has_something_to_say(c.config, c.history, None, False):
+        speaking.start(c, speaking.DEFAULT)

@@ -1,0 +1,69 @@
+"""The response ledger: at most one live response, its output items, and its one terminal."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .config import Modality, Tool
+from .items import Item, Part, Response, ResponseStatus, Usage
+
+
+class Live(Struct):
+    """The response that is being made."""
+
+    id: str
+    item_id: str
+    epoch: int
+    turn: int
+    modality: Modality
+    instructions: str
+    voice: str
+    tools: tuple[Tool, ...]
+    tool_choice: str
+    max_output_tokens: int | None
+    metadata: dict[str, str] | None
+    out_of_band: bool = False
+    input_items: tuple[Item, ...] | None = None
+    prompted: bool = False
+    text: str = ""
+    text_ended: bool = False
+    message_index: int | None = None
+    """Output index of the message, once it was announced."""
+    outputs: list[Item] = []
+    """Finished and announced items by output index."""
+    finish_reason: str = "stop"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    progress_at: int = 0
+    owed_since: int | None = None
+    """When latents were handed to the audio stage that it has not answered yet."""
+
+    def message(self, status: str, *, audio_ms: int = 0) -> Item:
+        spoken = self.modality == "audio"
+        part = Part("output_audio", transcript=self.text, audio_ms=audio_ms) if spoken else Part("output_text", text=self.text)
+        return Item(self.item_id, role="assistant", status=status, content=(part,))  # type: ignore[arg-type]
+
+    def snapshot(self, conversation_id: str, status: ResponseStatus = "in_progress", **end: object) -> Response:
+        return Response(
+            id=self.id,
+            status=status,
+            output=tuple(self.outputs) if status != "in_progress" else (),
+            modalities=(self.modality,),
+            voice=self.voice,
+            max_output_tokens=self.max_output_tokens,
+            metadata=self.metadata,
+            conversation_id=None if self.out_of_band else conversation_id,
+            usage=None if status == "in_progress" else self.usage(),
+            **end,  # type: ignore[arg-type]
+        )
+
+    def usage(self) -> Usage:
+        return Usage(input_text=self.input_tokens, output_text=self.output_tokens)
+
+
+class Responses(Struct):
+    live: Live | None = None
+    count: int = 0
+    owed: bool = False
+    """A user turn waits for a reply: until the live response ends, or the user pauses."""
+    voice_used: bool = False

@@ -1,0 +1,273 @@
+"""What the model says: one live response from its creation to its one terminal, paced and interruptible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from . import dialog, events, policy
+from .commands import AudioOut, StageChunk, TextOut, ToolOut
+from .config import ResponseOptions
+from .effects import CancelOrder, Grant, Mute, PromptOrder
+from .errors import ERRORS, Refusal
+from .items import Item, Part, ResponseStatus
+from .playback import Sound, finish_of
+from .response import Live
+
+if TYPE_CHECKING:
+    from .session import Conversation
+
+Cause = Literal["turn_detected", "client_cancelled"]
+DEFAULT = ResponseOptions()
+
+
+def start(c: Conversation, options: ResponseOptions) -> None:
+    """Begin a response. Raises Refusal while one is live or with nothing to respond to."""
+    if c.responses.live is not None:
+        raise Refusal("response_already_active", None, response_id=c.responses.live.id)
+    waiting = c.dialog.waiting() and options.input is None
+    if not options.instructions and not dialog.has_something_to_say(c.config, c.history, options.input, waiting):
+        raise Refusal("response_create_without_input")
+    config = c.config
+    c.responses.count += 1
+    c.responses.owed = False
+    c.cancel_deadline("idle")
+    live = Live(
+        id=c.make_id("resp", c.responses.count),
+        item_id=c.make_id("item_a", c.responses.count),
+        epoch=c.fence.epoch,
+        turn=c.fence.turn,
+        modality=(options.output_modalities or config.output_modalities)[0],
+        instructions=config.instructions if options.instructions is None else options.instructions,
+        voice=options.voice or config.voice,
+        tools=config.tools if options.tools is None else options.tools,
+        tool_choice=options.tool_choice or config.tool_choice,
+        max_output_tokens=options.max_output_tokens or config.max_output_tokens,
+        metadata=options.metadata,
+        out_of_band=options.out_of_band,
+        input_items=options.input,
+        progress_at=c.now,
+    )
+    c.responses.live = live
+    c.playback.sound = Sound(live.item_id)
+    c.emit(events.ResponseCreated(live.snapshot(c.conversation_id)))
+    prompt_if_ready(c)
+
+
+def prompt_if_ready(c: Conversation) -> None:
+    """Ask the language model as soon as all words it needs are known."""
+    live = c.responses.live
+    if live is None or live.prompted or (c.dialog.waiting() and live.input_items is None):
+        return
+    live.prompted, live.progress_at = True, c.now
+    messages = dialog.prompt(live, c.history, c.limits.max_prompt_chars)
+    body = PromptOrder(
+        messages, live.max_output_tokens or 0, dialog.tools(live), live.tool_choice, live.epoch, live.turn, live.id
+    )  # fmt: skip
+    c.order(c.graph.text_stage, body, append=True)
+
+
+def answer_if_owed(c: Conversation) -> None:
+    """Reply to the user turns that wait, unless a response is live or the user goes on talking."""
+    responses = c.responses
+    talking = c.input.open_item is not None and policy.interrupts(c.config)
+    if responses.owed and responses.live is None and not talking and not c.dialog.waiting() and not c.state.closing:
+        start(c, DEFAULT)
+
+
+def text(c: Conversation, live: Live, output: TextOut) -> None:
+    if not output.text:
+        return
+    index = _announce(c, live)
+    live.text += output.text
+    kind = events.TranscriptDelta if live.modality == "audio" else events.TextDelta
+    c.emit(kind(live.id, live.item_id, index, output.text))
+
+
+def _announce(c: Conversation, live: Live) -> int:
+    """The message item exists from its first word or sound on."""
+    if live.message_index is not None:
+        return live.message_index
+    index = live.message_index = len(live.outputs)
+    item = Item(live.item_id, role="assistant", status="in_progress")
+    live.outputs.append(item)
+    c.emit(events.OutputItemAdded(live.id, index, item))
+    if not live.out_of_band:
+        c.emit(events.ItemAdded(item, c.history.insert(item)))
+    part = Part("output_audio", transcript="") if live.modality == "audio" else Part("output_text", text="")
+    c.emit(events.ContentPartAdded(live.id, live.item_id, index, part))
+    return index
+
+
+def tool(c: Conversation, live: Live, call: ToolOut) -> None:
+    """A function call arrives whole: announced, told and done at once."""
+    index = len(live.outputs)
+    item_id = f"{live.item_id}_f{index}"
+    begun = Item(item_id, "function_call", status="in_progress", call_id=call.call_id, name=call.name, arguments="")
+    done = msgspec.structs.replace(begun, status="completed", arguments=call.arguments)
+    live.outputs.append(done)
+    c.emit(events.OutputItemAdded(live.id, index, begun))
+    previous = None if live.out_of_band else c.history.insert(done)
+    if not live.out_of_band:
+        c.emit(events.ItemAdded(begun, previous))
+    c.emit(events.ArgumentsDelta(live.id, item_id, index, call.call_id, call.arguments))
+    c.emit(events.ArgumentsDone(live.id, item_id, index, call.call_id, call.name, call.arguments))
+    c.emit(events.OutputItemDone(live.id, index, done))
+    if not live.out_of_band:
+        c.emit(events.ItemDone(done, previous))
+
+
+def text_ended(c: Conversation, live: Live, chunk: StageChunk) -> None:
+    """The language model is done: a text reply ends here, a spoken one with its last sound."""
+    end = finish_of(chunk)
+    live.text_ended, live.finish_reason = True, end.reason
+    live.input_tokens, live.output_tokens = end.input_tokens, end.output_tokens
+    if live.modality == "text" or not c.graph.audio_stage:
+        complete(c, live)
+
+
+def pump(c: Conversation) -> None:
+    """Let held sound leave as far as its time has come; drop what is stale."""
+    lead = c.limits.max_output_lead_ms
+    while (chunk := c.held.head()) is not None:
+        live = c.responses.live
+        audio = chunk.output if isinstance(chunk.output, AudioOut) else None
+        if live is None or not c.fence.admits(chunk.epoch) or chunk.response_id != live.id:
+            if audio is not None:
+                c.playback.dropped(audio)
+        elif audio is not None and not c.playback.may_leave(audio, c.now, lead):
+            break
+        else:
+            _sound(c, live, chunk, audio)
+        c.consumed(c.held.pop())
+    _grant(c)
+
+
+def _sound(c: Conversation, live: Live, chunk: StageChunk, audio: AudioOut | None) -> None:
+    live.progress_at, live.owed_since = c.now, None
+    if audio is not None and audio.data:
+        index = _announce(c, live)
+        c.responses.voice_used = True
+        c.playback.sent(audio, c.now)
+        c.emit(events.AudioDelta(live.id, live.item_id, index, audio.data))
+    if chunk.last:
+        if finish_of(chunk).reason == "failed":
+            fail(c, "stage_failed", chunk.stage)
+        else:
+            complete(c, live)
+
+
+def _grant(c: Conversation) -> None:
+    stage = c.graph.audio_stage
+    if stage:
+        total = c.playback.grant(c.now, c.limits.max_output_lead_ms + c.limits.credit_extra_ms)
+        if total is not None:
+            c.effects.append(Grant(stage, total))
+
+
+def pace_at(c: Conversation) -> int | None:
+    """When the next held sound may leave."""
+    chunk = c.held.head()
+    if chunk is None or not isinstance(chunk.output, AudioOut):
+        return None
+    return c.playback.leaves_at(chunk.output, c.limits.max_output_lead_ms)
+
+
+def complete(c: Conversation, live: Live) -> None:
+    if live.finish_reason == "length":
+        _end(c, live, "incomplete", reason="max_output_tokens")
+    else:
+        _end(c, live, "completed")
+    idle_ms = policy.idle_timeout_ms(c.config)
+    if idle_ms is not None and c.input.open_item is None:
+        c.set_deadline("idle", c.now + c.playback.lead_ms(c.now) + idle_ms)
+    answer_if_owed(c)
+
+
+def fail(c: Conversation, code: str, stage: str) -> None:
+    """Something behind failed: the live response ends as failed, the session goes on."""
+    live = c.responses.live
+    if live is None:
+        return
+    mute(c)
+    message = ERRORS[code].message.format(stage=stage)
+    _advance(c, code)
+    _end(c, live, "failed", error_code=code, error_message=message)
+    answer_if_owed(c)
+
+
+def mute(c: Conversation) -> None:
+    if c.responses.live is not None:
+        c.effects.append(Mute(c.responses.live.id))
+
+
+def interrupt(c: Conversation, cause: Cause) -> None:
+    """Barge-in or cancel: epoch up, what is queued dropped, stages told, one terminal; the history keeps what was heard."""
+    live = c.responses.live
+    heard_ms = c.playback.heard_ms(c.now)
+    if live is not None:
+        _advance(c, cause)
+        _end(c, live, "cancelled", reason=cause)
+    elif c.playback.sound is not None and c.playback.lead_ms(c.now) > 0:
+        c.history.cut(c.playback.sound.item_id, heard_ms)
+    c.playback.silence(c.now)
+
+
+def _advance(c: Conversation, reason: str) -> None:
+    cancelled, following = c.fence.advance()
+    for stage in c.graph.response_stages:
+        c.order(stage, CancelOrder(cancelled, following, reason), append=False)
+
+
+def _end(c: Conversation, live: Live, status: ResponseStatus, **end: object) -> None:
+    """The one terminal of a response, its items closed before it."""
+    c.responses.live = None
+    if live.message_index is not None:
+        _end_message(c, live, live.message_index, whole=status == "completed", cut_short=status in ("cancelled", "failed"))
+    c.emit(events.ResponseDone(live.snapshot(c.conversation_id, status, **end)))
+    c.emit(events.RateLimits())
+
+
+def _end_message(c: Conversation, live: Live, index: int, *, whole: bool, cut_short: bool) -> None:
+    sound = c.playback.sound or Sound(live.item_id)
+    item = live.message("completed" if whole else "incomplete", audio_ms=sound.sent_ms)
+    live.outputs[index] = item
+    if live.modality == "audio":
+        if sound.sent_samples:
+            c.emit(events.AudioDone(live.id, live.item_id, index))
+        c.emit(events.TranscriptDone(live.id, live.item_id, index, live.text))
+    else:
+        c.emit(events.TextDone(live.id, live.item_id, index, live.text))
+    c.emit(events.ContentPartDone(live.id, live.item_id, index, item.content[0]))
+    c.emit(events.OutputItemDone(live.id, index, item))
+    if live.out_of_band or live.item_id not in c.history.items:
+        return
+    c.history.put(item)
+    if live.modality == "audio":
+        c.history.remember(live.item_id, live.text, sound)
+        if cut_short:
+            c.history.cut(live.item_id, c.playback.heard_ms(c.now))
+        elif live.item_id in c.history.cuts:
+            c.history.cut(live.item_id, c.history.cuts[live.item_id])
+    c.emit(events.ItemDone(item, c.history.previous(live.item_id)))
+
+
+def watch_at(c: Conversation) -> tuple[int, str] | None:
+    """When the live response must have moved on, and the stage to blame if it has not."""
+    live, limits = c.responses.live, c.limits
+    if live is None:
+        return None
+    deadlines = [(live.progress_at + limits.response_timeout_ms, c.graph.text_stage)]
+    if live.prompted and not live.text_ended and not live.outputs:
+        deadlines.append((live.progress_at + limits.first_output_timeout_ms, c.graph.text_stage))
+    if live.owed_since is not None and not len(c.held) and c.graph.audio_stage:
+        has_credit = max(live.owed_since, c.playback.play_end_us // 1000 - limits.max_output_lead_ms)
+        deadlines.append((has_credit + limits.stall_timeout_ms, c.graph.audio_stage))
+    return min(deadlines)
+
+
+def watch(c: Conversation) -> None:
+    due = watch_at(c)
+    if due is not None and due[0] <= c.now:
+        fail(c, "stage_timeout", due[1])

@@ -1,0 +1,171 @@
+"""Between the core's terms and the stage contract's messages. Payload bytes are handed over as they are."""
+
+from __future__ import annotations
+
+from parley_stage.v1 import stage_pb2 as pb
+
+from .conversation import effects as fx
+from .conversation.commands import (
+    AudioOut,
+    DecisionOut,
+    FinishOut,
+    MarkOut,
+    OpaqueOut,
+    Output,
+    StageAccepted,
+    StageChunk,
+    StageFailed,
+    StageUpdated,
+    TextOut,
+    ToolOut,
+    TranscriptOut,
+)
+from .conversation.config import AudioFormat
+
+_ENCODINGS = {
+    "pcm": pb.AUDIO_ENCODING_PCM_S16LE,
+    "pcmu": pb.AUDIO_ENCODING_G711_ULAW,
+    "pcma": pb.AUDIO_ENCODING_G711_ALAW,
+}
+_LANES = {"input": pb.LANE_INPUT, "response": pb.LANE_RESPONSE}
+_DECISIONS = {
+    pb.Decision.KIND_SPEECH_STARTED: "speech_started",
+    pb.Decision.KIND_PAUSE: "pause",
+    pb.Decision.KIND_SPEECH_RESUMED: "speech_resumed",
+    pb.Decision.KIND_SPEECH_STOPPED: "speech_stopped",
+    pb.Decision.KIND_LISTEN: "listen",
+    pb.Decision.KIND_SPEAK: "speak",
+    pb.Decision.KIND_TURN_END: "turn_end",
+}
+_FINISHES = {pb.Finish.REASON_LENGTH: "length", pb.Finish.REASON_FAILED: "failed"}
+
+
+def audio_format(fmt: AudioFormat) -> pb.AudioFormat:
+    return pb.AudioFormat(encoding=_ENCODINGS[fmt.encoding], sample_rate_hz=fmt.rate)
+
+
+def relay(effect: fx.Relay) -> pb.ToStage:
+    append = pb.Append(
+        edge=effect.edge,
+        position=effect.position,
+        previous=effect.previous,
+        lane=_LANES[effect.lane],
+        input_generation=effect.input_generation,
+        config_generation=effect.config_generation,
+        last=effect.last,
+    )
+    payload = effect.payload
+    if isinstance(payload, fx.InputAudio):
+        audio = append.payload.audio
+        audio.format.CopyFrom(audio_format(payload.format))
+        audio.data, audio.samples, audio.start_sample = payload.data, payload.samples, payload.start_sample
+    elif payload is not None:
+        append.payload.CopyFrom(payload)
+    return pb.ToStage(label=pb.Label(epoch=effect.epoch, turn=effect.turn, response_id=effect.response_id), append=append)
+
+
+def order(effect: fx.Order) -> pb.ToStage:
+    message = pb.ToStage(command_number=effect.number, label=pb.Label(epoch=effect.epoch))
+    body = effect.body
+    match body:
+        case fx.CancelOrder():
+            message.cancel.CopyFrom(pb.Cancel(cancelled_epoch=body.cancelled_epoch, next_epoch=body.next_epoch, reason=body.reason))
+        case fx.UpdateOrder():
+            update = pb.Update(config_generation=body.config_generation, config_json=body.config_json)
+            if body.input_format is not None:
+                update.input_format.CopyFrom(audio_format(body.input_format))
+            if body.output_format is not None:
+                update.output_format.CopyFrom(audio_format(body.output_format))
+            message.update.CopyFrom(update)
+        case _:
+            append = pb.Append(edge="core", position=effect.number, previous=effect.previous, config_generation=effect.config_generation)
+            _fill(append, message.label, body)
+            message.append.CopyFrom(append)
+    return message
+
+
+def _fill(append: pb.Append, label: pb.Label, body: fx.OrderBody) -> None:
+    match body:
+        case fx.CommitOrder():
+            append.lane = pb.LANE_INPUT
+            append.payload.control.CopyFrom(
+                pb.Control(kind=pb.Control.KIND_COMMIT, item_id=body.item_id, start_ms=body.start_ms, end_ms=body.end_ms)
+            )
+            append.input_generation = body.input_generation
+        case fx.ClearOrder():
+            append.lane = pb.LANE_INPUT
+            append.input_generation = body.input_generation
+            append.payload.control.kind = pb.Control.KIND_CLEAR
+        case fx.PromptOrder():
+            append.lane = pb.LANE_RESPONSE
+            append.last = True
+            label.epoch, label.turn, label.response_id = body.epoch, body.turn, body.response_id
+            append.payload.messages.CopyFrom(_messages(body))
+
+
+def _messages(body: fx.PromptOrder) -> pb.Messages:
+    messages = pb.Messages(max_tokens=body.max_tokens, tool_choice=body.tool_choice)
+    for m in body.messages:
+        message = messages.messages.add(role=m.role, content=m.content)
+        if m.role == "assistant" and m.call_id:
+            message.tool_calls.add(call_id=m.call_id, name=m.name, arguments_json=m.arguments)
+        elif m.call_id:
+            message.call_id = m.call_id
+    for t in body.tools:
+        messages.tools.add(name=t.name, description=t.description, parameters_json=t.parameters_json)
+    return messages
+
+
+def chunk(stage: str, message: pb.Chunk) -> StageChunk:
+    payload = message.payload if message.HasField("payload") else None
+    return StageChunk(
+        stage=stage,
+        position=message.position,
+        epoch=message.label.epoch,
+        response_id=message.label.response_id,
+        output=None if payload is None else _output(payload),
+        last=message.last,
+        finish=_finish(message.finish) if message.HasField("finish") else None,
+        wire=payload,
+    )
+
+
+def _finish(finish: pb.Finish) -> FinishOut:
+    return FinishOut(_FINISHES.get(finish.reason, "stop"), finish.input_tokens, finish.output_tokens, finish.error.message)
+
+
+def _output(payload: pb.Payload) -> Output | None:
+    kind = payload.WhichOneof("value")
+    match kind:
+        case "audio":
+            audio = payload.audio
+            marks = tuple(MarkOut(m.text_chars, m.audio_ms, m.sentence_end) for m in audio.marks)
+            return AudioOut(audio.data, audio.samples, audio.format.sample_rate_hz, marks)
+        case "text":
+            return TextOut(payload.text.text)
+        case "transcript":
+            t = payload.transcript
+            return TranscriptOut(t.item_id, t.text, t.final, t.audio_start_ms, t.audio_end_ms)
+        case "decision":
+            d = payload.decision
+            return DecisionOut(_DECISIONS.get(d.kind, "unknown"), d.t_ms, d.decided_at_ms, d.reason)
+        case "tool":
+            return ToolOut(payload.tool.call_id, payload.tool.name, payload.tool.arguments_json)
+        case None:
+            return None
+        case _:
+            return OpaqueOut(kind)
+
+
+def accepted(stage: str, marks: pb.Watermarks) -> StageAccepted:
+    return StageAccepted(stage, dict(marks.edges), marks.command_number)
+
+
+def updated(stage: str, message: pb.Updated) -> StageUpdated:
+    if not message.HasField("error"):
+        return StageUpdated(stage, message.config_generation)
+    return StageUpdated(stage, message.config_generation, message.error.message, message.error.param or None)
+
+
+def failed(stage: str, error: pb.StageError) -> StageFailed:
+    return StageFailed(stage, error.message, error.label.epoch, error.label.response_id)
