@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .conversation.limits import Limits
+from .graph import DialogOptions, Profile
 
 MIB = 1024 * 1024
 
@@ -32,43 +33,35 @@ class Settings(BaseSettings):
     max_output_bytes: int = Field(2 * MIB, ge=4096)
     """Rendered events waiting for a slow reader; one more closes the session."""
     max_items: int = Field(2000, ge=1)
-    max_item_chars: int = Field(65_536, ge=1)
-    max_prompt_chars: int = Field(49_152, ge=1)
-    max_output_lead_ms: int = Field(1000, ge=100)
-    credit_extra_ms: int = Field(500, ge=0)
     transcript_timeout_ms: int = Field(8000, ge=1)
     first_output_timeout_ms: int = Field(15_000, ge=1)
     stall_timeout_ms: int = Field(2000, ge=1)
     response_timeout_ms: int = Field(120_000, ge=1)
     update_timeout_ms: int = Field(2000, ge=1)
-    max_session_ms: int = Field(3_600_000, ge=1000)
     open_timeout_ms: int = Field(5000, ge=1)
     close_timeout_ms: int = Field(2000, ge=1)
-    attach_timeout_ms: int = Field(500, ge=1)
-    commit_timeout_ms: int = Field(250, ge=1)
-    """A commit that takes longer leaves the session undurable until one succeeds."""
     drain_timeout_ms: int = Field(10_000, ge=0)
     ws_ping_interval_s: float = Field(20.0, gt=0)
     ws_ping_timeout_s: float = Field(20.0, gt=0)
     gateway_beat_s: float = Field(5.0, gt=0)
-    lease_ttl_s: float = Field(15.0, gt=0)
-    lease_margin_s: float = Field(2.0, gt=0)
 
-    def core_limits(self) -> Limits:
+    def core_limits(self, profile: Profile) -> Limits:
+        """The settings and what the profile says of pacing, of the session's length and of its texts."""
+        dialog = next((node.options for node in profile.nodes if isinstance(node.options, DialogOptions)), DialogOptions())
         return Limits(
+            max_output_lead_ms=profile.pacing.max_output_lead_ms,
+            credit_extra_ms=profile.pacing.credit_extra_ms,
+            max_session_ms=profile.session.max_session_ms,
+            max_prompt_chars=dialog.max_history_chars,
+            max_item_chars=dialog.max_text_chars,
             max_pending_input_bytes=self.max_pending_input_bytes,
             max_items=self.max_items,
-            max_item_chars=self.max_item_chars,
-            max_prompt_chars=self.max_prompt_chars,
-            max_output_lead_ms=self.max_output_lead_ms,
-            credit_extra_ms=self.credit_extra_ms,
             transcript_timeout_ms=self.transcript_timeout_ms,
             update_timeout_ms=self.update_timeout_ms,
             first_output_timeout_ms=self.first_output_timeout_ms,
             stall_timeout_ms=self.stall_timeout_ms,
             response_timeout_ms=self.response_timeout_ms,
-            max_session_ms=self.max_session_ms,
         )
 
-    def keys(self) -> frozenset[str]:
+    def accepted_keys(self) -> frozenset[str]:
         return frozenset(key.strip() for key in self.api_keys.get_secret_value().split(",") if key.strip())

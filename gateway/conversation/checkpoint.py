@@ -90,6 +90,12 @@ class Checkpointer:
         c.history.changed.clear()
         return Checkpoint(self._hot(), fields)
 
+    def forget(self) -> None:
+        """What was taken did not become durable: the next checkpoint is a full one."""
+        self._written.clear()
+        self._config = None
+        self._c.history.changed.update(self._c.history.items)
+
     def _hot(self) -> bytes:
         c = self._c
         return _encode(

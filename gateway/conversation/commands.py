@@ -179,6 +179,15 @@ class Start(Struct, frozen=True):
     """The stages are open and the client is there: the first command of every session."""
 
 
+class Refused(Struct, frozen=True):
+    """The wire refused an event: the client is told in its place among the others."""
+
+    code: str
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+
 class Drain(Struct, frozen=True):
     """The gateway wants to stop: close at the next quiet point."""
 
@@ -191,7 +200,5 @@ Client = (
 )  # fmt: skip
 
 Command = (
-    InputAppend | InputCommit | InputClear | OutputClear | ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate
-    | ResponseCreate | ResponseCancel | SessionUpdate
-    | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | Tick | Start | Drain
+    ClientCommand | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | Tick | Start | Refused | Drain
 )  # fmt: skip

@@ -7,7 +7,7 @@ deadlines are milliseconds of the session's own elapsed time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -31,6 +31,7 @@ from .commands import (
     ItemTruncate,
     OpaqueOut,
     OutputClear,
+    Refused,
     ResponseCancel,
     ResponseCreate,
     SessionUpdate,
@@ -112,15 +113,15 @@ class Conversation:
             self._settle()
         return self.effects
 
-    def _client(self, command: Client) -> None:
+    def _client(self, command: ClientCommand) -> None:
         if self.state.updating is None or isinstance(command, _CONTROL):
             self.obey(command)
         elif len(self.state.held_commands) < self.limits.max_held_commands:
-            self.state.held_commands.append(command)
+            self.state.held_commands.append(cast(Client, command))
         else:
             self.refuse(Refusal("update_refused", None, why="too many events wait behind a session.update"), command.event_id)
 
-    def obey(self, command: Client) -> None:
+    def obey(self, command: ClientCommand) -> None:
         try:
             _CLIENT_HANDLERS[type(command)](self, command)
         except Refusal as refusal:
@@ -144,8 +145,8 @@ class Conversation:
         return order
 
     def relay(self, source: str, kind: str, position: int, payload: Any, chunk: StageChunk | None = None) -> None:
-        """Pass something on to all stages that read it."""
-        for reader in self.graph.readers(source, kind):
+        """Pass something on to all stages that read it; an empty kind reaches whoever reads anything of the source."""
+        for reader in self.graph.readers(source, kind) if kind else self.graph.all_readers(source):
             previous = self.edges.sent(source, reader, position)
             self.effects.append(
                 Relay(
@@ -230,6 +231,10 @@ def _start(c: Conversation, _: Start) -> None:
     c.emit(events.SessionCreated(c.session_id, c.config))
 
 
+def _refused(c: Conversation, refused: Refused) -> None:
+    c.emit(events.Error(refused.code, refused.message, refused.param, refused.event_id))
+
+
 def _drain(c: Conversation, _: Drain) -> None:
     c.state.draining = True
 
@@ -270,12 +275,11 @@ def _pass_on(c: Conversation, chunk: StageChunk) -> None:
     live = c.responses.live
     if live is not None and live.modality == "text" and chunk.response_id == live.id:
         return
-    for kind in ("text", "latents") if chunk.output is None else (_kind(chunk),):
-        if c.graph.readers(chunk.stage, kind):
-            c.relay(chunk.stage, kind, chunk.position, chunk.wire, chunk)
-            if live is not None and c.graph.audio_stage in c.graph.readers(chunk.stage, kind) and live.owed_since is None and chunk.output:
-                live.owed_since = c.now
-            break
+    kind = "" if chunk.output is None else _kind(chunk)
+    c.relay(chunk.stage, kind, chunk.position, chunk.wire, chunk)
+    feeds_audio = bool(kind) and c.graph.audio_stage in c.graph.readers(chunk.stage, kind)
+    if live is not None and feeds_audio and live.owed_since is None:
+        live.owed_since = c.now
 
 
 def _kind(chunk: StageChunk) -> str:
@@ -320,6 +324,7 @@ def _lost(c: Conversation, loss: StageLost) -> None:
 _STAGE_HANDLERS: dict[type, Any] = {
     Start: _start,
     Drain: _drain,
+    Refused: _refused,
     Tick: lambda c, _: c.ticked(),
     StageChunk: _chunk,
     StageAccepted: _accepted,

@@ -1,0 +1,127 @@
+"""`python -m gateway`: serve until SIGTERM or SIGINT, then drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+from pydantic import ValidationError
+
+from session_store import Store
+from session_store.errors import StoreError
+
+from .app import create_app
+from .graph import Profile, ProfileError
+from .hub import Hub
+from .logs import configure
+from .profile_file import load_profile_file
+from .settings import Settings
+
+log = structlog.get_logger()
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: a drain comes before the stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def main() -> None:
+    try:
+        settings = Settings()
+        profile = load_profile_file(settings.profile)
+        listener = _bind(settings.http_bind)
+    except (ValidationError, ProfileError, OSError, ValueError) as failure:
+        sys.exit(f"gateway: {_one_line(failure)}")
+    configure(settings.log_level)
+    try:
+        uvicorn_loop().run(_serve(settings, profile, listener))
+    except StoreError as failure:
+        sys.exit(f"gateway: the session store does not answer: {failure}")
+
+
+def uvicorn_loop() -> asyncio.Runner:
+    import uvloop
+
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def _bind(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), int(port)))
+    except OSError as failure:
+        listener.close()
+        raise OSError(f"cannot listen on {address}: {failure.strerror}") from failure
+    return listener
+
+
+async def _serve(settings: Settings, profile: Profile, listener: socket.socket) -> None:
+    store = await Store.open(settings.redis_url)
+    hub = Hub(settings, profile, store)
+    host, port = listener.getsockname()[:2]
+    await hub.start(settings.advertise or f"{host}:{port}")
+    config = uvicorn.Config(
+        create_app(hub),
+        log_config=None,
+        access_log=False,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_frame_bytes,
+        ws_ping_interval=settings.ws_ping_interval_s,
+        ws_ping_timeout=settings.ws_ping_timeout_s,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    started = asyncio.create_task(server.up.wait())
+    await asyncio.wait([started, serving], return_when=asyncio.FIRST_COMPLETED)
+    if settings.ready_file is not None:
+        _write_ready(settings.ready_file, f"{host}:{port}")
+    log.info("ready", http=f"{host}:{port}", model=profile.model, gateway=hub.gateway_id)
+    waiting = asyncio.create_task(stopping.wait())
+    await asyncio.wait([waiting, serving], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await hub.drain()
+    server.should_exit = True
+    await serving
+
+
+def _write_ready(path: Path, address: str) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps({"http": address, "pid": os.getpid()}))
+    temporary.replace(path)
+
+
+def _one_line(failure: Exception) -> str:
+    return " ".join(str(failure).split())
+
+
+if __name__ == "__main__":
+    main()

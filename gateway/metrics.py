@@ -1,0 +1,26 @@
+"""What Prometheus reads of a gateway. Labels never hold ids, text or keys."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_FAST = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_TURN = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
+
+SESSIONS = Gauge("parley_gateway_sessions", "Live sessions")
+OPENS = Counter("parley_gateway_opens_total", "Upgrade requests by what became of them", ["outcome"])
+OPEN_SECONDS = Histogram("parley_gateway_open_seconds", "Admission and opening of all stages", buckets=_FAST)
+CLOSES = Counter("parley_gateway_closes_total", "Sessions ended, by reason", ["reason"])
+CLIENT_EVENTS = Counter("parley_gateway_client_events_total", "Events from clients", ["type"])
+SERVER_EVENTS = Counter("parley_gateway_server_events_total", "Events to clients", ["type"])
+REFUSALS = Counter("parley_gateway_refusals_total", "Typed errors sent, by code", ["code"])
+TO_STAGE = Histogram("parley_gateway_append_to_stage_seconds", "Append received to stage write", buckets=_FAST)
+TO_CLIENT = Histogram("parley_gateway_chunk_to_client_seconds", "Stage chunk (or its due time) to socket write", buckets=_FAST)
+COMMIT_SECONDS = Histogram("parley_gateway_commit_seconds", "Commit of a transition to the store", buckets=_FAST)
+UNDURABLE = Counter("parley_gateway_undurable_commits_total", "Commits that the store did not take in time")
+STAGE_ERRORS = Counter("parley_gateway_stage_errors_total", "Errors from stages", ["stage", "code"])
+REATTACHES = Counter("parley_gateway_reattaches_total", "Stage streams taken up again", ["stage"])
+BARGE_IN_SECONDS = Histogram("parley_gateway_barge_in_seconds", "Decision received to the terminal written", buckets=_FAST)
+FIRST_AUDIO_SECONDS = Histogram("parley_gateway_turn_seconds", "End of turn decided to the first reply audio written", buckets=_TURN)
+RESPONSES = Counter("parley_gateway_responses_total", "Responses by how they ended", ["status"])
+OVERFLOWS = Counter("parley_gateway_output_overflows_total", "Sessions closed because their client did not read")

@@ -1,0 +1,71 @@
+"""What waits for the client's socket: in order, bounded in bytes, and able to forget the sound of a muted response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    text: str
+    response_id: str
+    """Set for reply audio only: what a mute looks at."""
+    at: float
+    """perf_counter of what caused it; 0.0 when not measured."""
+    kind: str
+
+
+class Outbound:
+    """One writer drains it. Audio counts against the bound; control has a reserve on top, so that an ending can always be told."""
+
+    RESERVE_BYTES = 65_536
+
+    def __init__(self, max_bytes: int) -> None:
+        self._frames: deque[Frame] = deque()
+        self._bytes = 0
+        self._max = max_bytes
+        self._muted: set[str] = set()
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    def put(self, frame: Frame) -> bool:
+        """False when the reader is too slow: the frame was not taken."""
+        if frame.response_id and frame.response_id in self._muted:
+            return True
+        if self._bytes + len(frame.text) > self._max + (0 if frame.response_id else self.RESERVE_BYTES):
+            return False
+        self._frames.append(frame)
+        self._bytes += len(frame.text)
+        self._wake.set()
+        return True
+
+    def mute(self, response_id: str) -> None:
+        """Nothing of this response's sound leaves any more; everything else keeps its place."""
+        self._muted.add(response_id)
+        kept = [frame for frame in self._frames if frame.response_id != response_id]
+        if len(kept) != len(self._frames):
+            self._frames = deque(kept)
+            self._bytes = sum(len(frame.text) for frame in kept)
+
+    def forget(self, response_id: str) -> None:
+        """The response has had its terminal: no frame of it will come."""
+        self._muted.discard(response_id)
+
+    def end(self) -> None:
+        """After what is queued, nothing comes."""
+        self._ended = True
+        self._wake.set()
+
+    async def get(self) -> Frame | None:
+        while not self._frames:
+            if self._ended:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        frame = self._frames.popleft()
+        self._bytes -= len(frame.text)
+        return frame
+
+    def __len__(self) -> int:
+        return len(self._frames)

@@ -1,0 +1,309 @@
+"""The one stage client: a stream for each (session, stage), over one channel a replica.
+
+The end of a stream is not the end of a session: the link attaches again, learns the stage's watermarks, and sends again what they do
+not cover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+from parley_stage.v1 import stage_pb2 as pb
+from parley_stage.v1 import stage_pb2_grpc
+
+from . import metrics, translate
+from .conversation.commands import Command, StageLost
+from .conversation.effects import Grant, Order, Relay
+
+CONTRACT_VERSION = 1
+ATTACH_TRIES = 3
+ATTACH_TIMEOUT_S = 0.5
+CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # else its default of 60 s wins over keepalive_timeout
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", 1024 * 1024),
+]
+log = structlog.get_logger()
+
+
+class StageRefused(Exception):
+    """A stage would not open or answer: code is a StageError.Code name."""
+
+    def __init__(self, stage: str, code: str, message: str) -> None:
+        super().__init__(f"{stage}: {message}")
+        self.stage, self.code, self.message = stage, code, message
+
+
+class StagePool:
+    """Channels to replicas, one an address."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def stub(self, address: str) -> stage_pb2_grpc.StageStub:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return stage_pb2_grpc.StageStub(channel)  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+
+@dataclass(slots=True)
+class _Unaccepted:
+    """Sent appends and orders that the stage has not confirmed, in order of sending."""
+
+    messages: deque[pb.ToStage] = field(default_factory=deque)
+    size: int = 0
+
+    def add(self, message: pb.ToStage) -> None:
+        self.messages.append(message)
+        self.size += message.ByteSize()
+
+    def trim(self, marks: pb.Watermarks) -> None:
+        edges = marks.edges
+        while self.messages and _covered(self.messages[0], edges, marks.command_number):
+            self.size -= self.messages.popleft().ByteSize()
+
+
+def _covered(message: pb.ToStage, edges: object, command_number: int) -> bool:
+    if message.command_number:
+        return message.command_number <= command_number
+    return message.append.position <= edges.get(message.append.edge, 0)  # type: ignore[attr-defined, no-any-return]
+
+
+class StageLink:
+    """One stage of one session."""
+
+    def __init__(self, stage: str, stub: stage_pb2_grpc.StageStub, authority: pb.Authority) -> None:
+        self.stage, self.authority = stage, authority
+        self._stub = stub
+        self._put: Callable[[Command, float], None] = lambda command, at: None
+        self._call: grpc.aio.StreamStreamCall | None = None
+        self._queue: deque[tuple[pb.ToStage, float]] = deque()
+        self._wake = asyncio.Event()
+        self._unaccepted = _Unaccepted()
+        self._progress = asyncio.Event()
+        self._granted_ms = 0
+        self._received = 0
+        self._closing = False
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Sent and not accepted."""
+        return self._unaccepted.size
+
+    async def accepted_down_to(self, max_bytes: int) -> None:
+        while self._unaccepted.size > max_bytes and not self._closing:
+            self._progress.clear()
+            await self._progress.wait()
+
+    # commands
+
+    async def open(self, opening: pb.Open, timeout_s: float) -> None:
+        """Reserve the slot. Raises StageRefused; nothing is held then as far as the stage could say so."""
+        call = self._stub.Converse()
+        message = pb.ToStage(authority=self.authority, open=opening)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.write(message)
+                answer = await call.read()
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as failure:
+            call.cancel()
+            raise StageRefused(self.stage, "UNAVAILABLE", type(failure).__name__) from failure
+        if answer is grpc.aio.EOF or answer.WhichOneof("event") != "opened":
+            call.cancel()
+            raise _refused(self.stage, answer)
+        self._call = call
+
+    def listen(self, put: Callable[[Command, float], None]) -> None:
+        """From now on what the stage says goes into this mailbox."""
+        self._put = put
+        self._task = asyncio.create_task(self._run(), name=f"stage {self.stage}")
+
+    def relay(self, effect: Relay, at: float) -> None:
+        message = translate.relay(effect)
+        message.authority.CopyFrom(self.authority)
+        self._unaccepted.add(message)
+        self._send(message, at)
+
+    def order(self, effect: Order, at: float) -> None:
+        message = translate.order(effect)
+        message.authority.CopyFrom(self.authority)
+        self._unaccepted.add(message)
+        self._send(message, at)
+
+    def grant(self, effect: Grant) -> None:
+        self._granted_ms = max(self._granted_ms, effect.granted_ms)
+        self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
+
+    def ack(self, position: int) -> None:
+        self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=position)), 0.0)
+
+    async def close(self, reason: str, timeout_s: float) -> bool:
+        """True when the stage confirmed that the slot is free."""
+        self._closing = True
+        if self._task is None:
+            if self._call is not None:
+                self._call.cancel()
+            return await self.release(reason, timeout_s)
+        self._send(pb.ToStage(authority=self.authority, close=pb.Close(reason=reason)), 0.0)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._closed)
+            confirmed = True
+        except TimeoutError:
+            confirmed = False
+        await self._stop()
+        return confirmed or await self.release(reason, timeout_s)
+
+    async def release(self, reason: str, timeout_s: float) -> bool:
+        """Free the session without a stream."""
+        request = pb.ReleaseRequest(authority=self.authority, stage=self.stage, reason=reason)
+        try:
+            answer = await self._stub.Release(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            return False
+        return not answer.HasField("error")
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._call is not None:
+            self._call.cancel()
+
+    # the stream
+
+    def _send(self, message: pb.ToStage, at: float) -> None:
+        self._queue.append((message, at))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            assert self._call is not None
+            writer = asyncio.create_task(self._write(self._call))
+            try:
+                await self._read(self._call)
+            finally:
+                writer.cancel()
+            if self._closing:
+                self._confirm_closed()
+                return
+            if not await self._attach():
+                self._put(StageLost(self.stage, "unreachable"), time.perf_counter())
+                return
+
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        try:
+            while True:
+                while self._queue:
+                    message, at = self._queue.popleft()
+                    await call.write(message)
+                    if at:
+                        metrics.TO_STAGE.observe(time.perf_counter() - at)
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader meets the end of the stream, too, and decides
+
+    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
+        while True:
+            try:
+                message = await call.read()
+            except grpc.aio.AioRpcError as failure:
+                log.warning("stage stream failed", stage=self.stage, session=self.authority.session_id, code=failure.code().name)
+                return
+            if message is grpc.aio.EOF:
+                return
+            self._receive(message, time.perf_counter())
+
+    def _receive(self, message: pb.FromStage, at: float) -> None:
+        match message.WhichOneof("event"):
+            case "chunk":
+                if message.chunk.position > self._received:
+                    self._received = message.chunk.position
+                    self._put(translate.chunk(self.stage, message.chunk), at)
+            case "accepted":
+                self._unaccepted.trim(message.accepted.watermarks)
+                self._progress.set()
+                self._put(translate.accepted(self.stage, message.accepted.watermarks), at)
+            case "updated":
+                self._put(translate.updated(self.stage, message.updated), at)
+            case "gap":
+                self._resend(lambda m: m.append.edge == message.gap.edge and m.append.position > message.gap.watermark)
+            case "closed":
+                self._confirm_closed()
+            case "error":
+                self._failed(message.error, at)
+
+    def _failed(self, error: pb.StageError, at: float) -> None:
+        metrics.STAGE_ERRORS.labels(self.stage, pb.StageError.Code.Name(error.code)).inc()
+        log.warning("stage error", stage=self.stage, session=self.authority.session_id, code=pb.StageError.Code.Name(error.code))
+        if error.session_ended and not self._closing:
+            self._closing = True
+            self._put(StageLost(self.stage, error.message), at)
+        elif not self._closing:
+            self._put(translate.failed(self.stage, error), at)
+
+    def _confirm_closed(self) -> None:
+        self._progress.set()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _resend(self, wanted: Callable[[pb.ToStage], bool]) -> None:
+        for message in reversed([m for m in self._unaccepted.messages if wanted(m)]):
+            self._queue.appendleft((message, 0.0))
+        self._wake.set()
+
+    async def _attach(self) -> bool:
+        """Take the session up again on a new stream; False when the stage does not hold it or does not answer."""
+        attach = pb.ToStage(
+            authority=self.authority,
+            attach=pb.Attach(stage=self.stage, contract_version=CONTRACT_VERSION, consumed=self._received),
+        )
+        for attempt in range(ATTACH_TRIES):
+            call = self._stub.Converse()
+            try:
+                async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                    await call.write(attach)
+                    answer = await call.read()
+            except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                call.cancel()
+                await asyncio.sleep(0.1 * (attempt + 1))
+                continue
+            if answer is grpc.aio.EOF or answer.WhichOneof("event") != "attached":
+                call.cancel()
+                return False
+            self._take_up(call, answer.attached)
+            return True
+        return False
+
+    def _take_up(self, call: grpc.aio.StreamStreamCall, attached: pb.Attached) -> None:
+        self._call = call
+        self._unaccepted.trim(attached.watermarks)
+        self._queue.clear()
+        self._resend(lambda _: True)
+        self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
+        metrics.REATTACHES.labels(self.stage).inc()
+
+
+def _refused(stage: str, answer: object) -> StageRefused:
+    if isinstance(answer, pb.FromStage) and answer.WhichOneof("event") == "error":
+        return StageRefused(stage, pb.StageError.Code.Name(answer.error.code).removeprefix("CODE_"), answer.error.message)
+    return StageRefused(stage, "UNAVAILABLE", "the stream ended")
