@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Response, WebSocket
-from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
@@ -22,6 +20,7 @@ from .conversation.commands import Refused
 from .conversation.errors import Refusal
 from .hub import Hub
 from .opening import OpenRefused
+from .web import HEADERS, Asset, load_assets
 from .wire import WireLimits, openai_ga
 from .wire.handshake import HandshakePolicy, decide, digest_key
 from .wire.problems import WireRefusal
@@ -62,8 +61,16 @@ def create_app(hub: Hub) -> FastAPI:
     async def realtime(socket: WebSocket) -> None:
         await _Connection(hub, policy, limits, socket).serve()
 
-    app.mount("/", StaticFiles(directory=str(files("gateway") / "web"), html=True))
+    for path, asset in load_assets().items():
+        app.add_api_route(path, _page(asset), methods=["GET", "HEAD"], include_in_schema=False)
     return app
+
+
+def _page(asset: Asset) -> Callable[[], Awaitable[Response]]:
+    async def serve() -> Response:
+        return Response(asset.body, headers=HEADERS, media_type=asset.media_type)
+
+    return serve
 
 
 class _Connection:

@@ -19,6 +19,7 @@ TO_CLIENT = Histogram("parley_gateway_chunk_to_client_seconds", "Stage chunk (or
 COMMIT_SECONDS = Histogram("parley_gateway_commit_seconds", "Commit of a transition to the store", buckets=_FAST)
 UNDURABLE = Counter("parley_gateway_undurable_commits_total", "Commits that the store did not take in time")
 STAGE_ERRORS = Counter("parley_gateway_stage_errors_total", "Errors from stages", ["stage", "code"])
+TURNED_BACK = Counter("parley_gateway_turned_back_total", "Appends that a stage had no room for yet", ["stage"])
 REATTACHES = Counter("parley_gateway_reattaches_total", "Stage streams taken up again", ["stage"])
 BARGE_IN_SECONDS = Histogram("parley_gateway_barge_in_seconds", "Decision received to the terminal written", buckets=_FAST)
 FIRST_AUDIO_SECONDS = Histogram("parley_gateway_turn_seconds", "End of turn decided to the first reply audio written", buckets=_TURN)

@@ -249,6 +249,8 @@ class StageLink:
                 self._resend(lambda m: m.append.edge == message.gap.edge and m.append.position > message.gap.watermark)
             case "closed":
                 self._confirm_closed()
+            case "error" if message.error.code == pb.StageError.CODE_LIMIT_EXCEEDED and message.error.param == "pending_append_bytes":
+                metrics.TURNED_BACK.labels(self.stage).inc()  # a gap will tell from where to send again
             case "error":
                 self._failed(message.error, at)
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def append(c: Conversation, command: InputAppend) -> None:
     vad = c.config.turn_detection is not None
-    audio = c.input.accept(command.audio, c.config.input_format, c.limits, bounded=not vad or c.input.open_item is not None)
+    pieces = c.input.accept(command.audio, c.config.input_format, c.limits, bounded=not vad or c.input.open_item is not None)
     if vad and c.input.open_item is None:
         c.input.pending_bytes = 0
-    if audio is not None:
-        c.relay("client", "audio", c.input.appends, audio)
+    for position, audio in pieces:
+        c.relay("client", "audio", position, audio)
 
 
 def decided(c: Conversation, decision: DecisionOut) -> None:

@@ -1,0 +1,115 @@
+"""What an upgrade request asks for, decided from its query, headers and subprotocols alone. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+from gateway.conversation.errors import Refusal
+
+SUBPROTOCOL = "realtime"
+_KEY_SUBPROTOCOL = "openai-insecure-api-key."
+_BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
+_BETA_HEADER = "realtime=v1"
+_MAX_KEY_CHARS = 512
+
+# Query parameters that ask for another mode. Ignoring one would start a conversation that the client did not ask for.
+_MODES = ("intent", "duplex", "session_id", "resume_session_id", "resume", "resume_token", "last_event_id", "call_id", "conversation_id")
+_OFF = ("", "0", "false")
+
+
+class HandshakePolicy(Struct, frozen=True):
+    """What this gateway offers."""
+
+    models: tuple[str, ...]
+    """Model names that select the profile: its own and its aliases. The first is taken when the client names none."""
+    key_digests: frozenset[str] = frozenset()
+    """SHA-256 hex digests of accepted API keys; empty means that no key is asked for."""
+
+
+class Handshake(Struct, frozen=True):
+    """An upgrade that may go on to admission. It holds the key's digest only."""
+
+    model: str
+    dialect: str
+    subprotocol: str | None
+    """What the response must select: exactly "realtime" when the client offered it."""
+    key_digest: str | None
+    """SHA-256 hex of the client's API key: the tenant's name; None when it gave none."""
+
+
+def decide(query: str, headers: Mapping[str, str], subprotocols: Iterable[str], policy: HandshakePolicy) -> Handshake:
+    """Accepts or raises errors.Refusal (invalid_api_key, beta_api_unsupported, unsupported_mode, model_not_found), in this order.
+
+    query: the raw query string. headers: names in lower case. subprotocols: as offered, in order.
+    """
+    offered = [name.strip() for name in subprotocols]
+    digest = _authenticate(headers, offered, policy)
+    _refuse_beta(headers, offered)
+    asked = parse_qsl(query, keep_blank_values=True)
+    _refuse_modes(asked)
+    return Handshake(
+        model=_model(asked, policy),
+        dialect="openai_ga",
+        subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None,
+        key_digest=digest,
+    )
+
+
+def digest_key(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _authenticate(headers: Mapping[str, str], offered: list[str], policy: HandshakePolicy) -> str | None:
+    key = _bearer(headers.get("authorization", "")) or _offered_key(offered)
+    digest = digest_key(key) if key else None
+    if not policy.key_digests:
+        return digest
+    # Every known digest is compared, so that the time taken says nothing.
+    if digest is None or not sum(hmac.compare_digest(digest, known) for known in policy.key_digests):
+        raise Refusal("invalid_api_key")
+    return digest
+
+
+def _bearer(authorization: str) -> str | None:
+    scheme, _, key = authorization.strip().partition(" ")
+    key = key.strip()
+    return key if scheme.lower() == "bearer" and 0 < len(key) <= _MAX_KEY_CHARS else None
+
+
+def _offered_key(offered: list[str]) -> str | None:
+    for name in offered:
+        key = name.removeprefix(_KEY_SUBPROTOCOL)
+        if key != name and 0 < len(key) <= _MAX_KEY_CHARS:
+            return key
+    return None
+
+
+def _refuse_beta(headers: Mapping[str, str], offered: list[str]) -> None:
+    """The header is a wish for the beta shape; the subprotocol is one only without "realtime" beside it (browser clients offer both)."""
+    if _BETA_HEADER in (part.strip() for part in headers.get("openai-beta", "").lower().split(",")):
+        raise Refusal("beta_api_unsupported", "OpenAI-Beta")
+    if _BETA_SUBPROTOCOL in offered and SUBPROTOCOL not in offered:
+        raise Refusal("beta_api_unsupported", "Sec-WebSocket-Protocol")
+
+
+def _refuse_modes(asked: list[tuple[str, str]]) -> None:
+    for name, value in asked:
+        if name in _MODES and value.lower() not in _OFF:
+            raise Refusal("unsupported_mode", name)
+
+
+def _model(asked: list[tuple[str, str]], policy: HandshakePolicy) -> str:
+    names = {value for name, value in asked if name == "model"}
+    if not names:
+        return policy.models[0]
+    if len(names) > 1:
+        raise Refusal("unsupported_mode", "model")
+    (model,) = names
+    if model not in policy.models:
+        raise Refusal("model_not_found", "model", model=model if model.isprintable() and len(model) <= 128 else "?")
+    return model
