@@ -1,0 +1,1 @@
+"""Measurements against named floors and peers; never part of the tests."""

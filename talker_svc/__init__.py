@@ -1,0 +1,1 @@
+"""Speech from text: clauses, pronunciation and latents of the stage `talker`."""

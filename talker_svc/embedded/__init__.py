@@ -1,0 +1,1 @@
+"""The embedded voice: Piper on onnxruntime, without espeak."""

@@ -1,0 +1,1 @@
+"""Sound from speech latents: the stage `vocoder`."""

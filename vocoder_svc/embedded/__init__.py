@@ -1,0 +1,1 @@
+"""The embedded decoder: the second half of a Piper voice on onnxruntime."""
