@@ -1,0 +1,282 @@
+"""The engine's thread: control first, then appends, then one step for the most urgent ready slots of many sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from stage_kit.engine import Engine, Label, StepFailed
+from stage_kit.logs import describe, logger
+from stage_kit.metrics import StageMetrics
+from stage_kit.outbox import Outbox
+from stage_kit.settings import Settings
+
+if TYPE_CHECKING:
+    from stage_kit.pending import Waiting
+    from stage_kit.session import Session
+
+IDLE_RETRY_S = 0.005
+
+
+class Control(Enum):
+    """What overtakes every append."""
+
+    OPEN = "open"
+    CANCEL = "cancel"
+    CLOSE = "close"
+
+
+class Runner(Protocol):
+    """What runs an engine. All calls come from the event loop and return at once."""
+
+    async def start(self) -> None:
+        """Loads the engine; returns when it is ready."""
+
+    def control(self, control: Control, session: Session) -> None:
+        """Executed before any append that waits; open and close report to the session."""
+
+    def appended(self, session: Session) -> None:
+        """There are appends, or room for outputs, where there were none."""
+
+    def age_ms(self) -> int:
+        """Milliseconds since the loop last turned; 0 when it has nothing to do."""
+
+    def stop(self) -> None:
+        """No more turns."""
+
+
+class EngineLoop:
+    """Runs one Engine on one thread."""
+
+    def __init__(self, engine: Engine, settings: Settings, metrics: StageMetrics, outbox: Outbox) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._metrics = metrics
+        self._outbox = outbox
+        self._controls: deque[tuple[Control, Session]] = deque()
+        self._sessions: dict[Session, None] = {}
+        self._wake = threading.Event()
+        self._idle = True
+        self._turned = time.monotonic()
+        self._turn = 0
+        self._stopping = False
+        self._loaded: asyncio.Future[None] | None = None
+        self.died: asyncio.Future[None] | None = None
+        """Gets the exception that ended the thread, which is a fault of the kit, never of a session."""
+        self._thread = threading.Thread(target=self._run, name=f"engine-{engine.card.stage}", daemon=True)
+        self._log = logger(stage=engine.card.stage)
+
+    async def start(self) -> None:
+        """Starts the thread and waits for Engine.load. Raises what that raised."""
+        loop = asyncio.get_running_loop()
+        self._loaded, self.died = loop.create_future(), loop.create_future()
+        self._thread.start()
+        await self._loaded
+
+    def control(self, control: Control, session: Session) -> None:
+        """See Runner."""
+        self._controls.append((control, session))
+        self._wake.set()
+
+    def appended(self, session: Session) -> None:
+        """See Runner."""
+        self._wake.set()
+
+    def age_ms(self) -> int:
+        """See Runner."""
+        if self._idle and not self._wake.is_set() and self._thread.is_alive():
+            return 0
+        return max(0, int((time.monotonic() - self._turned) * 1000))
+
+    def stop(self) -> None:
+        """See Runner."""
+        self._stopping = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            self._idle = False
+            self._engine.load()
+        except BaseException as error:
+            self._outbox.post(self._report_loaded, error)
+            return
+        self._outbox.post(self._report_loaded, None)
+        try:
+            while not self._stopping:
+                self._one_turn()
+        except BaseException as error:
+            self._outbox.post(self._report_death, error)
+
+    def _report_loaded(self, error: BaseException | None) -> None:
+        if self._loaded is None or self._loaded.done():
+            return
+        if error is None:
+            self._loaded.set_result(None)
+        else:
+            self._loaded.set_exception(error if isinstance(error, Exception) else RuntimeError(describe(error)))
+
+    def _report_death(self, error: BaseException) -> None:
+        self._log.error("engine loop died", error=describe(error))
+        if self.died is not None and not self.died.done():
+            self.died.set_exception(error if isinstance(error, Exception) else RuntimeError(describe(error)))
+
+    def _one_turn(self) -> None:
+        # cleared before looking: whatever arrives from here on makes the next wait return at once
+        self._wake.clear()
+        self._turned = time.monotonic()
+        self._turn += 1
+        self._obey()
+        more = self._receive()
+        if not self._step() and not more and not self._controls:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        due = [at for at in map(self._due, list(self._sessions)) if at is not None]
+        timeout = max(min(due) - time.monotonic(), IDLE_RETRY_S) if due else None
+        self._idle = True
+        self._wake.wait(timeout)
+        self._idle = False
+
+    def _due(self, session: Session) -> float | None:
+        try:
+            return self._engine.due(session.slot) if session.slot.has_room() else None
+        except Exception as error:
+            self._end(session, error)
+            return None
+
+    def _obey(self) -> None:
+        while self._controls:
+            control, session = self._controls.popleft()
+            if control is Control.OPEN:
+                self._open(session)
+            elif control is Control.CLOSE:
+                self._close(session)
+            elif session in self._sessions:
+                self._cancel(session)
+
+    def _open(self, session: Session) -> None:
+        try:
+            self._engine.open(session.slot)
+        except Exception as error:
+            self._log.warning("open failed", session_id=session.session_id, error=describe(error))
+            self._outbox.post(session.opened, error)
+            return
+        session.holds_engine = True
+        self._sessions[session] = None
+        self._outbox.post(session.opened, None)
+
+    def _close(self, session: Session) -> None:
+        self._sessions.pop(session, None)
+        try:
+            if session.holds_engine:
+                self._engine.close(session.slot)
+                session.holds_engine = False
+        except Exception as error:
+            self._log.error("close failed", session_id=session.session_id, error=describe(error))
+            self._outbox.post(session.closed, error)
+            return
+        self._outbox.post(session.closed, None)
+
+    def _cancel(self, session: Session) -> None:
+        try:
+            self._engine.cancelled(session.slot)
+        except Exception as error:
+            # an engine that could not drop old work may mix it with new work
+            self._end(session, error)
+
+    def _receive(self) -> bool:
+        more = False
+        for session in list(self._sessions):
+            for _ in range(self._settings.receive_burst_count):
+                if session not in self._sessions or not session.slot.has_room():
+                    break
+                item = session.pending.pop()
+                if item is None:
+                    break
+                self._obey()
+                if session in self._sessions and not item.stale(session.slot.epoch, session.input_generation):
+                    self._metrics.append_wait.observe(time.monotonic() - item.arrived)
+                    self._take(session, item)
+            pending = session.pending
+            if pending.turned_back and pending.bytes <= self._settings.pending_append_bytes // 2:
+                pending.turned_back = False
+                self._outbox.post(session.has_space, None)
+            more = more or bool(len(pending) and session.slot.has_room())
+        return more
+
+    def _take(self, session: Session, item: Waiting) -> None:
+        slot, label = session.slot, item.label
+        slot.working = label
+        try:
+            if session.intake.enters(item.append.input_generation):
+                self._engine.cleared(slot)
+            if session.intake.configure(item.append.config_generation):
+                self._engine.configured(slot)
+            for append in session.intake.take(item):
+                self._engine.receive(slot, append)
+        except Exception as error:
+            self._fault(session, label, error)
+
+    def _step(self) -> bool:
+        ready: list[tuple[bool, float, int, Session]] = []
+        for session in list(self._sessions):
+            if not session.slot.has_room():
+                continue
+            try:
+                urgency = self._engine.ready(session.slot)
+            except Exception as error:
+                self._fault(session, session.slot.working, error)
+                continue
+            if urgency is not None:
+                ready.append((session.passed_over < self._settings.fair_turns_count, urgency, session.served_at_turn, session))
+        if not ready:
+            return False
+        ready.sort(key=lambda entry: entry[:3])
+        batch = [entry[3] for entry in ready[: self._engine.card.batch]]
+        for entry in ready[len(batch) :]:
+            entry[3].passed_over += 1
+        for session in batch:
+            session.passed_over, session.served_at_turn = 0, self._turn
+        self._metrics.batch.observe(len(batch))
+        started = time.perf_counter()
+        self._run_batch(batch)
+        self._metrics.step_seconds.observe(time.perf_counter() - started)
+        return True
+
+    def _run_batch(self, batch: list[Session]) -> None:
+        try:
+            self._engine.step([session.slot for session in batch])
+        except Exception as error:
+            at_fault = [session for session in batch if isinstance(error, StepFailed) and session.slot is error.slot]
+            if at_fault or len(batch) == 1:
+                session = (at_fault or batch)[0]
+                self._fault(session, session.slot.working, error)
+                return
+            self._log.warning("a batch failed; its slots are stepped alone", slots=len(batch), error=describe(error))
+            for session in batch:
+                self._run_batch([session])
+            return
+        for session in batch:
+            session.faults = 0
+
+    def _fault(self, session: Session, label: Label, error: Exception) -> None:
+        self._log.error("work failed", session_id=session.session_id, response_id=label.response_id, error=describe(error))
+        self._metrics.faults.inc()
+        session.faults += 1
+        session.slot.fail(label, f"the engine failed ({type(error).__name__})")
+        try:
+            self._engine.failed(session.slot, label)
+        except Exception as second:
+            self._end(session, second)
+            return
+        if session.faults >= self._settings.step_failures_count:
+            self._end(session, error)
+
+    def _end(self, session: Session, error: Exception) -> None:
+        self._log.error("session ended by its engine", session_id=session.session_id, error=describe(error))
+        self._sessions.pop(session, None)
+        self._outbox.post(session.broke, error)

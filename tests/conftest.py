@@ -1,0 +1,34 @@
+"""Fixtures for the tests of every package: a real Valkey for the whole run, and a store on it, flushed for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.valkey import ValkeyProcess
+
+if TYPE_CHECKING:
+    from session_store import Store
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """URL of a Valkey that lives as long as the test run (of this xdist worker)."""
+    with ValkeyProcess() as server:
+        yield server.url
+
+
+@pytest.fixture
+async def store(valkey_url: str) -> AsyncIterator[Store]:
+    """A store on an empty Valkey. Its calls may take 5 s, since test machines stall; outages have tests of their own."""
+    # Imported here, so that tests which need no store run where redis is not installed.
+    from redis.asyncio import Redis
+
+    from session_store import Store, StoreSettings
+
+    async with Redis.from_url(valkey_url) as admin:
+        await admin.flushall()
+    async with await Store.open(valkey_url, StoreSettings(redis_timeout_ms=5_000)) as opened:
+        yield opened

@@ -1,0 +1,1 @@
+"""What the tests of several packages share: real servers, started and stopped by their own handles."""

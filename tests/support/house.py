@@ -1,0 +1,220 @@
+"""A whole Parley of real processes: Valkey, scripted services, a gateway; and eyes on what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from parley_stage.v1 import stage_pb2, stage_pb2_grpc
+
+from session_store import Store, StoreSettings
+from tests.support.process import Child
+from tests.support.valkey import ValkeyProcess
+
+STAGES = ("turn", "asr", "llm", "talker", "vocoder")
+SERVICES = ("vad", "thinker", "talker", "vocoder")
+T = TypeVar("T")
+
+
+class House:
+    """`services` are started as processes of their own; ("all",) is one process with every stage."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        gateway: Mapping[str, str] | None = None,
+        service_env: Mapping[str, Mapping[str, str]] | None = None,
+        services: tuple[str, ...] = SERVICES,
+        slots: int = 64,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.faults = folder, folder / "faults"
+        self.faults.mkdir(exist_ok=True)
+        self.valkey = ValkeyProcess()
+        self._slots, self._service_env = slots, service_env or {}
+        self._gateway_env = {"PARLEY_HTTP_BIND": "127.0.0.1:0", **(gateway or {})}
+        self.services: dict[str, Child] = {name: self._service(name) for name in services}
+        self.gateway = self._gateway()
+
+    def _service(self, name: str) -> Child:
+        env = {
+            "PARLEY_REDIS_URL": self.valkey.url,
+            "PARLEY_HEARTBEAT_S": "0.2",
+            "PARLEY_DRAIN_S": "1",
+            "PARLEY_TEST_FAULTS": str(self.faults),
+            **self._service_env.get(name, {}),
+        }
+        return Child(name, ["-m", "tests.support.scripted_service", "--service", name, "--slots", str(self._slots)], env, self.folder)
+
+    def _gateway(self) -> Child:
+        return Child("gateway", ["-m", "gateway"], {"PARLEY_REDIS_URL": self.valkey.url, **self._gateway_env}, self.folder)
+
+    def start(self) -> House:
+        """Returns when every stage is registered and the gateway serves."""
+        self.valkey.start()
+        children = [*self.services.values(), self.gateway]
+        try:
+            for child in children:
+                child.start()
+            for child in children:
+                child.wait_ready()
+            self.wait_registered()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        self.gateway.stop()
+        for child in self.services.values():
+            child.stop()
+        self.valkey.stop()
+
+    def restart_gateway(self) -> None:
+        """A new gateway; the old one has ended."""
+        self.gateway.start()
+        self.gateway.wait_ready()
+
+    def restart_service(self, name: str) -> None:
+        """A new replica; the old one has ended."""
+        self.services[name].start()
+        self.services[name].wait_ready()
+        self.wait_registered()
+
+    def wait_registered(self) -> None:
+        """Until each stage has a live replica that some present process serves."""
+        present = {child.ready["grpc"] for child in self.services.values() if child.process.poll() is None}
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            replicas = run(self._replicas())
+            if {stage.stage for r in replicas if r.address in present for stage in r.stages} >= set(STAGES):
+                return
+            time.sleep(0.02)
+        raise RuntimeError("the services did not register")
+
+    async def _replicas(self) -> list[Any]:
+        async with await Store.open(self.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+            return await store.registry.replicas()
+
+    # addresses
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.gateway.ready['http']}"
+
+    @property
+    def websocket(self) -> str:
+        """Base URL as the openai client wants it."""
+        return f"ws://{self.gateway.ready['http']}/v1"
+
+    @property
+    def realtime(self) -> str:
+        return f"{self.websocket}/realtime"
+
+    def get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
+        """(status, headers, body) of an HTTP GET."""
+        try:
+            with urllib.request.urlopen(self.http + path, timeout=10) as answer:
+                return answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, error.read()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Value of the gateway's metric; 0.0 when it has none such."""
+        wanted = {f'{key}="{value}"' for key, value in labels.items()}
+        for line in self.get("/metrics")[2].decode().splitlines():
+            head, _, value = line.rpartition(" ")
+            found, _, rest = head.partition("{")
+            if found == name and wanted <= set(rest.rstrip("}").split(",")):
+                return float(value)
+        return 0.0
+
+    @contextlib.contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """While inside, the named fault is on; see scripted_service."""
+        (self.faults / name).touch()
+        try:
+            yield
+        finally:
+            (self.faults / name).unlink()
+
+    # audits
+
+    async def used(self) -> dict[str, int]:
+        """Slots of each stage that admission counts as taken."""
+        taken = dict.fromkeys(STAGES, 0)
+        for replica in await self._replicas():
+            for stage in replica.stages:
+                taken[stage.stage] += stage.used
+        return taken
+
+    async def held(self) -> list[tuple[str, str]]:
+        """(stage, session) that the services themselves say they hold."""
+        found = []
+        for child in self.services.values():
+            if child.process.poll() is not None:
+                continue
+            async with grpc.aio.insecure_channel(child.ready["grpc"]) as channel:
+                answer = await stage_pb2_grpc.StageStub(channel).Inspect(stage_pb2.InspectRequest(), timeout=5)
+                found += [(session.stage, session.session_id) for session in answer.sessions]
+        return found
+
+    async def wait_free(self, timeout_s: float = 10.0) -> float:
+        """Until no stage holds anything and no slot is taken; returns how long it took in seconds. Raises AssertionError."""
+        started = time.monotonic()
+        while True:
+            held, used = await self.held(), await self.used()
+            if not held and not any(used.values()):
+                return time.monotonic() - started
+            assert time.monotonic() - started < timeout_s, f"not freed: held {held}, used {used}"
+            await asyncio.sleep(0.02)
+
+    async def wait_free_but(self, session_id: str, timeout_s: float = 10.0) -> bool:
+        """Until this session alone is held, at every stage. Raises TimeoutError."""
+        wanted = {(stage, session_id) for stage in STAGES}
+        async with asyncio.timeout(timeout_s):
+            while True:
+                if set(await self.held()) == wanted:
+                    return True
+                await asyncio.sleep(0.02)
+
+    def logs(self) -> dict[str, str]:
+        """The end of each process's log."""
+        return {child.name: child.tail() for child in (*self.services.values(), self.gateway)}
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """What the gateway logged, as far as it is JSON."""
+        lines = []
+        for line in self.gateway.log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(line))
+        return lines
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs it in a loop of its own, whether or not the caller is in one."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            outcome.append(asyncio.run(work))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

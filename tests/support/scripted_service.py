@@ -1,0 +1,82 @@
+"""`python -m tests.support.scripted_service`: the kit's scripted stages, directed by the conversation itself.
+
+Directives in a prompt (`words=40 words_per_s=8 recite`) set the reply, so that one house serves every test: the instructions' own, else
+those of the newest message that has some.
+Faults are files: while `PARLEY_TEST_FAULTS/<stage>-open` exists, that stage refuses to open; `<stage>-append` fails the response.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stage_kit.engine import Append, Engine
+from stage_kit.scripted import SERVICES, ScriptedLlm, ScriptedTalker, ScriptedVocoder, engines
+from stage_kit.scripted.llm import LlmScript
+from stage_kit.service import serve
+from stage_kit.slot import Slot
+
+DEFAULT_WORDS = 4
+_DIRECTIVE = re.compile(r"\b(words|words_per_s)=(\d+(?:\.\d+)?)")
+
+
+class DirectedLlm(ScriptedLlm):
+    """`words` and `words_per_s` as the prompt says; with `recite` the reply is the prompt itself."""
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        payload = append.payload
+        if payload is None or payload.WhichOneof("value") != "messages":
+            super().receive(slot, append)
+            return
+        messages = payload.messages.messages
+        readings = sorted(messages[::-1], key=lambda message: message.role != "system")
+        directions = next((found for message in readings if (found := dict(_DIRECTIVE.findall(message.content)))), {})
+        slot.config = LlmScript(int(float(directions.get("words", DEFAULT_WORDS))), float(directions.get("words_per_s", 0)))
+        super().receive(slot, append)
+        if messages and any("recite" in m.content.split() for m in messages):
+            told = msgspec.json.encode([[m.role, m.content] for m in messages if m.role != "system"]).decode()
+            slot.state[-1].chunks, slot.state[-1].words = deque([told]), slot.config.words
+
+
+def _fault(stage: str, where: str) -> None:
+    folder = os.environ.get("PARLEY_TEST_FAULTS", "")
+    if folder and (Path(folder) / f"{stage}-{where}").exists():
+        raise RuntimeError(f"told to fail at {where}")
+
+
+class FaultyTalker(ScriptedTalker):
+    def open(self, slot: Slot) -> None:
+        _fault("talker", "open")
+        super().open(slot)
+
+
+class FaultyVocoder(ScriptedVocoder):
+    def receive(self, slot: Slot, append: Append) -> None:
+        _fault("vocoder", "append")
+        super().receive(slot, append)
+
+
+_DIRECTED: dict[str, type[Any]] = {"llm": DirectedLlm, "talker": FaultyTalker, "vocoder": FaultyVocoder}
+
+
+def directed(service: str, slots: int) -> list[Engine]:
+    made = engines(service, slots)
+    return [_DIRECTED[engine.card.stage](slots) if engine.card.stage in _DIRECTED else engine for engine in made]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.scripted_service")
+    parser.add_argument("--service", choices=(*SERVICES, "all"), default="all")
+    parser.add_argument("--slots", type=int, default=64)
+    arguments = parser.parse_args()
+    serve(service=arguments.service, engines=directed(arguments.service, arguments.slots))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The listening service: stage `turn` finds where speech starts, pauses and ends."""
