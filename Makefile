@@ -1,0 +1,79 @@
+# The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn constraints clean
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PORT  ?= 8080
+WAV   ?= parley/assets/synthetic_question.wav
+REPLY ?= reply.wav
+ONCE  ?=
+
+EMBEDDED := $(VENV)/.installed-embedded
+DEV      := $(VENV)/.installed-dev
+PIP      := $(BIN)/python -m pip --disable-pip-version-check
+PROTO    := parley_stage/v1/stage
+PROTOC    = $(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --grpc_python_out=$(1) --pyi_out=$(1) proto/$(PROTO).proto
+SUITABLE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' $(MAKEFILE_LIST)
+
+run: $(EMBEDDED) ## start everything, speak a recorded question, serve until Ctrl-C (ONCE=1 ends after it; PORT= WAV= REPLY=)
+	@$(BIN)/parley models fetch
+	@exec $(BIN)/parley up --port "$(PORT)" --speak "$(WAV)" --reply "$(REPLY)" $(if $(filter-out 0,$(ONCE)),--once)
+
+test: lint types contracts proto-check models ## lint, types, import contracts, generated code, then all tests
+	@$(BIN)/python -m pytest
+
+lint: $(DEV) ## ruff and buf
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@cd proto && ../$(BIN)/buf lint
+
+types: $(DEV) ## mypy, strict
+	@$(BIN)/mypy
+
+contracts: $(DEV) ## which package may import which
+	@$(BIN)/lint-imports
+
+proto: $(DEV) ## generate the code of the contract again
+	@$(call PROTOC,proto)
+
+proto-check: $(DEV) ## the generated code is that of the contract
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call PROTOC,$$fresh) && \
+	for file in $(PROTO)_pb2.py $(PROTO)_pb2_grpc.py $(PROTO)_pb2.pyi; do \
+	  cmp -s "$$fresh/$$file" "proto/$$file" || { echo "proto/$$file is not what its source gives: make proto" >&2; exit 1; }; \
+	done
+
+models: $(DEV) ## fetch the embedded models into the cache
+	@$(BIN)/parley models fetch
+
+matrix: $(DEV) ## behaviours that no test proves yet
+	@$(BIN)/python tools/matrix.py
+
+bench-turn: $(DEV) models ## end of voice to first sound, against the same models in one process
+	@$(BIN)/python benchmarks/bench_turn.py
+
+constraints: $(DEV) ## pin what is installed now
+	@$(PIP) freeze --exclude-editable --exclude parley | grep -v ' @ ' > constraints.txt
+
+clean: ## remove the environment and everything that was made (the model cache stays)
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache reply.wav
+
+$(VENV)/pyvenv.cfg:
+	@for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	  "$$python" -c '$(SUITABLE)' >/dev/null 2>&1 && break; python=; \
+	done; \
+	[ -n "$$python" ] || { echo "parley: no suitable Python: 3.11, 3.12 or 3.13 with its venv module is needed (Debian: python3-venv)" >&2; exit 1; }; \
+	"$$python" -m venv $(VENV)
+
+$(EMBEDDED): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing into $(VENV), about a minute the first time"
+	@$(PIP) install -q -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+$(DEV): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing into $(VENV) with the tools for tests, about two minutes the first time"
+	@$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(EMBEDDED)

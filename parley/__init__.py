@@ -1,0 +1,44 @@
+"""Parley's client: live spoken conversations over OpenAI Realtime, in a few lines.
+
+```python
+async with parley.connect("http://127.0.0.1:8080") as session:
+    await session.update(turn_detection={"type": "semantic_vad"})
+    await session.send_audio(pcm16)
+    async for event in session:
+        ...
+```
+"""
+
+from __future__ import annotations
+
+from .client import (
+    AtCapacity,
+    ConnectError,
+    ConnectionLost,
+    ParleyError,
+    ProtocolError,
+    Refused,
+    Session,
+    SessionClosed,
+    Unauthorized,
+    UnknownModel,
+    Unreachable,
+    connect,
+    events,
+)
+
+__all__ = [
+    "AtCapacity",
+    "ConnectError",
+    "ConnectionLost",
+    "ParleyError",
+    "ProtocolError",
+    "Refused",
+    "Session",
+    "SessionClosed",
+    "Unauthorized",
+    "UnknownModel",
+    "Unreachable",
+    "connect",
+    "events",
+]

@@ -1,0 +1,22 @@
+"""The command line. Its commands are thin: they read options, run one thing, and end with an exit code."""
+
+from __future__ import annotations
+
+import typer
+
+from .models import models
+from .talk import talk
+from .up import up
+
+app = typer.Typer(
+    name="parley",
+    help="Live spoken conversations, on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(up)
+app.command()(talk)
+app.add_typer(models, name="models")
+
+__all__ = ["app"]

@@ -1,0 +1,72 @@
+"""What is started: the processes of a profile, with their settings as environment variables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from .errors import MissingBinary
+from .folder import RunFolder
+from .ready import Readiness, ReadyFile, StoreAnswers
+from .store import find_store, store_command
+
+STAGE_SERVICES = {"vad": "vad_svc", "thinker": "thinker_svc", "talker": "talker_svc", "vocoder": "vocoder_svc"}
+
+# one thread a model is fastest on small CPUs, and pools of six processes would fight over two cores
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1") | {
+    "TOKENIZERS_PARALLELISM": "false"
+}
+
+
+class ServiceSpec(Struct, frozen=True):
+    """One process: how it is started and how it shows that it is ready. env is added to the supervisor's own."""
+
+    name: str
+    command: tuple[str, ...]
+    readiness: Readiness
+    env: dict[str, str] = {}
+
+
+class Plan(Struct, frozen=True):
+    """The store starts first and stops last; the gateway stops first; all but the store start together."""
+
+    store: ServiceSpec
+    services: tuple[ServiceSpec, ...]
+    gateway: ServiceSpec
+
+    def __iter__(self) -> Iterator[ServiceSpec]:
+        yield self.store
+        yield from self.services
+        yield self.gateway
+
+
+def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> Plan:
+    """Everything on this machine: an embedded store, the four stage services, and a gateway on host:port. Raises MissingBinary.
+
+    Drains are short: whoever stops the whole house has nowhere to move a conversation to.
+    """
+    shared = {**THREADS, "PYTHONUNBUFFERED": "1", "PARLEY_REDIS_URL": f"unix://{folder.store_socket}"}
+
+    def python(name: str, module: str, env: dict[str, str]) -> ServiceSpec:
+        ready = folder.ready_file(name)
+        return ServiceSpec(name, (sys.executable, "-m", module), ReadyFile(ready), {**shared, **env, "PARLEY_READY_FILE": str(ready)})
+
+    private = {"PARLEY_BIND": "127.0.0.1:0", "PARLEY_HTTP_BIND": "127.0.0.1:0", "PARLEY_DRAIN_S": "1"}
+    public = {"PARLEY_HTTP_BIND": f"{host}:{port}", "PARLEY_PROFILE": str(profile), "PARLEY_DRAIN_TIMEOUT_MS": "500"}
+    return Plan(
+        store=ServiceSpec("store", store_command(find_store(), folder.store_socket), StoreAnswers(folder.store_socket)),
+        services=tuple(python(name, module, private) for name, module in STAGE_SERVICES.items()),
+        gateway=python("gateway", "gateway", public),
+    )
+
+
+def find_profile(profile: str) -> Path:
+    """A path to a profile, or a profile's name: looked for in `profiles/` here, then beside the package. Raises MissingBinary."""
+    here, beside = Path("profiles"), Path(__file__).parents[2] / "profiles"
+    for path in (Path(profile), here / f"{profile}.yaml", beside / f"{profile}.yaml"):
+        if path.is_file():
+            return path.resolve()
+    raise MissingBinary(f"there is no profile '{profile}': name one of {beside} or a path to a YAML file")
