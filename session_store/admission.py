@@ -1,0 +1,99 @@
+"""Slots: reserve one on a replica of each stage, all or nothing; confirm; release; quarantine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from session_store.errors import AtCapacity, ReservationLost, StagesUnavailable, TenantLimit
+from session_store.keys import check_id, check_stage
+from session_store.placement import Placement
+from session_store.pool import Pool
+from session_store.settings import StoreSettings
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """A session's slots by stage. They expire unless confirmed."""
+
+    placements: dict[str, Placement]
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """A slot that stays taken because the stage did not confirm that it is free."""
+
+    session_id: str
+    stage: str
+    replica_id: str
+    age_ms: int
+
+
+class Admission:
+    """The plan of the deployment's slots. Every call raises StoreUnavailable when Redis does not answer in time."""
+
+    def __init__(self, pool: Pool, settings: StoreSettings) -> None:
+        self._pool = pool
+        self._settings = settings
+
+    async def reserve(
+        self,
+        session_id: str,
+        tenant: str,
+        stages: Sequence[str],
+        tenant_limit: int = 0,
+        *,
+        avoid: Collection[str] = (),
+        seed: int | None = None,
+    ) -> Reserved:
+        """Takes a slot on the least loaded live replica of each stage that is not draining and has KV left.
+
+        A repeat answers the same placements and takes nothing more. `tenant_limit` is the most sessions of the tenant (0: no limit).
+        Replicas in `avoid` are not chosen; a stage that the session has on one of them is placed anew and the old slot quarantined.
+        Ties are broken by `seed` (random when None). Raises AtCapacity, StagesUnavailable or TenantLimit, and then nothing was taken.
+        """
+        wanted = [check_stage(stage) for stage in dict.fromkeys(stages)]
+        if not wanted:
+            raise ValueError("a session has at least one stage")
+        answer = await self._pool.run(
+            "reserve",
+            check_id(session_id),
+            check_id(tenant),
+            tenant_limit,
+            random.getrandbits(31) if seed is None else seed,
+            msgspec.json.encode(wanted).decode(),
+            msgspec.json.encode(sorted(avoid)).decode(),
+        )
+        verdict, rest = answer[0], [value.decode() for value in answer[1:]]
+        if verdict == b"tenant":
+            raise TenantLimit(self._settings.tenant_retry_after_ms)
+        if verdict == b"full":
+            raise AtCapacity(self._settings.capacity_retry_after_ms, rest[0])
+        if verdict == b"missing":
+            raise StagesUnavailable(rest[0])
+        return Reserved({rest[i]: Placement(rest[i + 1], rest[i + 2], int(rest[i + 3])) for i in range(0, len(rest), 4)})
+
+    async def confirm(self, session_id: str) -> None:
+        """Keeps the reserved slots for good. Idempotent. Raises ReservationLost: release the session and reserve again."""
+        answer = await self._pool.run("confirm", check_id(session_id))
+        if answer[0] == b"lost":
+            raise ReservationLost(answer[1].decode())
+
+    async def release(self, session_id: str, stages: Collection[str] | None = None) -> None:
+        """Frees the session's slots, or only those of `stages`. Idempotent. To be called once the stages confirmed."""
+        if stages is not None and not stages:
+            return
+        wanted = sorted(check_stage(stage) for stage in stages or ())
+        await self._pool.run("release", check_id(session_id), msgspec.json.encode(wanted).decode())
+
+    async def quarantine(self, session_id: str, stage: str) -> bool:
+        """Keeps the slot taken until the replica's beat does not list the session any more. False when the session had none there."""
+        return bool(await self._pool.run("quarantine", check_id(session_id), check_stage(stage)))
+
+    async def quarantined(self) -> list[Quarantined]:
+        """Every quarantined slot, the oldest first."""
+        listed = []
+        for member, age_ms in await self._pool.run("quarantine_list"):
+            replica_id, stage, session_id = member.decode().split(" ")
+            listed.append(Quarantined(session_id, stage, replica_id, int(age_ms)))
+        return listed

@@ -1,0 +1,74 @@
+"""One pipeline for all sessions of a process: what waits while a round trip is under way rides in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from session_store.connection import Call, Connection
+from session_store.errors import StoreError, StoreUnavailable
+from session_store.settings import StoreSettings
+
+
+class Committer:
+    """Gathers calls of many sessions into round trips. Calls are run in the order in which they came."""
+
+    def __init__(self, connection: Connection, settings: StoreSettings) -> None:
+        self._connection = connection
+        self._most_calls = settings.commit_batch_sessions
+        self._most_bytes = settings.commit_batch_bytes
+        self._waiting: deque[tuple[Call, int, asyncio.Future[Any]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def run(self, call: Call, size: int) -> Any:
+        """The call's own answer; `size` is its payload in bytes. Raises StoreError and StoreUnavailable of this call only.
+
+        A caller that is cancelled while it waits takes its call back if it was not sent yet.
+        """
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, size, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="store-committer")
+        return await future
+
+    async def close(self) -> None:
+        """Refuses further calls and lets those that wait finish."""
+        self._closed = True
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        # One turn of the loop lets everybody who is ready now join the first round trip.
+        await asyncio.sleep(0)
+        try:
+            while batch := self._gather():
+                outcomes = await self._connection.run_many([call for call, _ in batch])
+                for (_, future), outcome in zip(batch, outcomes, strict=True):
+                    _resolve(future, outcome)
+        finally:
+            self._task = None
+            while self._waiting:
+                _resolve(self._waiting.popleft()[2], StoreUnavailable("the committer was stopped"))
+
+    def _gather(self) -> list[tuple[Call, asyncio.Future[Any]]]:
+        batch: list[tuple[Call, asyncio.Future[Any]]] = []
+        total = 0
+        while self._waiting and len(batch) < self._most_calls and (not batch or total + self._waiting[0][1] <= self._most_bytes):
+            call, size, future = self._waiting.popleft()
+            if not future.done():
+                batch.append((call, future))
+                total += size
+        return batch
+
+
+def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, StoreError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

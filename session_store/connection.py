@@ -1,0 +1,127 @@
+"""The way to Redis: EVALSHA with the scripts of this package, each call bounded in time, failures typed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, cast
+
+import msgspec
+from redis import exceptions as failures
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from session_store.errors import StoreError, StoreUnavailable
+from session_store.scripts import read_scripts
+from session_store.settings import StoreSettings
+
+Value = str | bytes | int
+_UNAVAILABLE = (
+    failures.ConnectionError,
+    failures.TimeoutError,
+    failures.ReadOnlyError,
+    failures.OutOfMemoryError,
+    failures.ClusterDownError,
+    failures.ClusterError,
+    failures.RedisClusterException,
+    failures.TryAgainError,
+    failures.MasterDownError,
+    OSError,
+    TimeoutError,
+)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One run of a script. All keys share a hash slot."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Value]
+
+
+class Connection:
+    """A pool of connections to one Redis, or to a cluster (`redis+cluster://host:port`)."""
+
+    def __init__(self, url: str, settings: StoreSettings) -> None:
+        self._timeout_s = settings.redis_timeout_ms / 1000
+        self._scripts = read_scripts()
+        self._cluster = url.startswith(("redis+cluster://", "rediss+cluster://"))
+        bounds: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        # A retry could run a script twice, so the caller decides.
+        retry = Retry(NoBackoff(), 0)
+        if self._cluster:
+            url = url.replace("+cluster", "", 1)
+            self._client: Any = RedisCluster.from_url(url, retry=retry, max_connections=settings.redis_connections, **bounds)
+        else:
+            # Callers beyond the bound wait for a connection instead of failing; the call's own timeout bounds that, too.
+            pool = BlockingConnectionPool.from_url(
+                url, retry=retry, max_connections=settings.redis_connections, timeout=self._timeout_s, **bounds
+            )
+            self._client = Redis.from_pool(pool)
+
+    async def load(self) -> None:
+        """Loads all scripts. Raises StoreUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for script in self._scripts.values():
+                    await self._client.script_load(script.text)
+        except (failures.RedisError, OSError) as error:
+            raise _translated("load", error) from error
+
+    async def run(self, script: str, keys: Sequence[str], *args: Value) -> Any:
+        """Runs one script and returns its answer. Raises StoreUnavailable when there is none in time, StoreError when the script failed."""
+        outcome = (await self.run_many([Call(script, keys, args)]))[0]
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    async def run_many(self, calls: Sequence[Call]) -> list[Any]:
+        """Runs the calls in one round trip (to a cluster: one each, at once). Each gets its own answer or StoreError; raises nothing."""
+        outcomes = await self._attempt(calls)
+        missing = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, failures.NoScriptError)]
+        if missing:
+            try:
+                await self.load()
+            except StoreError as error:
+                again: list[Any] = [error] * len(missing)
+            else:
+                again = await self._attempt([calls[i] for i in missing])
+            for i, outcome in zip(missing, again, strict=True):
+                outcomes[i] = outcome
+        return [_translated(call.script, o) if isinstance(o, Exception) else o for call, o in zip(calls, outcomes, strict=True)]
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._client.aclose()
+
+    async def _attempt(self, calls: Sequence[Call]) -> list[Any]:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if len(calls) == 1:
+                    return [await self._one(calls[0])]
+                if self._cluster:
+                    return list(await asyncio.gather(*(self._one(call) for call in calls), return_exceptions=True))
+                pipeline = self._client.pipeline(transaction=False)
+                for call in calls:
+                    pipeline.execute_command(*self._command(call))
+                return cast("list[Any]", await pipeline.execute(raise_on_error=False))
+        except (failures.RedisError, OSError) as error:
+            return [error] * len(calls)
+
+    def _one(self, call: Call) -> Awaitable[Any]:
+        return cast("Awaitable[Any]", self._client.execute_command(*self._command(call)))
+
+    def _command(self, call: Call) -> tuple[Value, ...]:
+        return ("EVALSHA", self._scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+
+
+def _translated(script: str, error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    kind = StoreUnavailable if isinstance(error, _UNAVAILABLE) else StoreError
+    translated = kind(f"redis did not carry out {script}: {type(error).__name__}")
+    # The server's words may quote a script's arguments, so they stay in the cause.
+    translated.__cause__ = error
+    return translated

@@ -1,0 +1,3 @@
+--@include _pool.lua
+-- ARGV: limits. Milliseconds for which nothing may be reaped.
+return mute_left()

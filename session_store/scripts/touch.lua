@@ -1,0 +1,14 @@
+--@include _pool.lua
+-- ARGV: limits, gateway, sessions... A live gateway renewed them.
+redis.call('ZADD', P .. ':gateways', 'XX', int(NOW + LIMITS.gateway_ttl_ms), ARGV[2])
+for i = 3, #ARGV do
+  local session = ARGV[i]
+  local tenant = redis.call('HGET', session_key(session), 'tenant')
+  if tenant then
+    redis.call('ZADD', P .. ':sessions', int(NOW), session)
+    keep(session_key(session))
+    keep(P .. ':tenant:' .. tenant)
+  end
+end
+keep(P .. ':sessions')
+return 1

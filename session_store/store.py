@@ -1,0 +1,50 @@
+"""The store: all that several processes have to agree on, in Redis or Valkey."""
+
+from __future__ import annotations
+
+from session_store.admission import Admission
+from session_store.committer import Committer
+from session_store.connection import Connection
+from session_store.pool import Pool
+from session_store.records import Records
+from session_store.registry import Registry
+from session_store.settings import StoreSettings
+
+
+class Store:
+    """`registry` knows who is there, `admission` who has which slot, `records` who holds which session and what it said."""
+
+    def __init__(self, connection: Connection, settings: StoreSettings) -> None:
+        self.settings = settings
+        self._connection = connection
+        self._committer = Committer(connection, settings)
+        pool = Pool(connection, settings)
+        self.registry = Registry(connection, pool, settings)
+        self.admission = Admission(pool, settings)
+        self.records = Records(connection, self._committer, pool, settings)
+
+    @classmethod
+    async def open(cls, url: str, settings: StoreSettings | None = None) -> Store:
+        """Connects to `unix:///path`, `redis[s]://host:port/db` or `redis[s]+cluster://host:port` and loads the scripts.
+
+        Raises StoreUnavailable. Later outages need no new store: calls fail while Redis is away and succeed again when it is back.
+        """
+        settings = settings or StoreSettings()
+        connection = Connection(url, settings)
+        try:
+            await connection.load()
+        except BaseException:
+            await connection.close()
+            raise
+        return cls(connection, settings)
+
+    async def close(self) -> None:
+        """Finishes the commits that wait and closes every connection."""
+        await self._committer.close()
+        await self._connection.close()
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,70 @@
+"""What the store's tests share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from redis.asyncio import Redis
+
+from session_store import Commit, Lease, Placement, ReplicaBeat, StageOffer, Store, StoreSettings
+
+NOWHERE: dict[str, Placement] = {}
+
+
+def beat(
+    replica: str, *stages: str, slots: int = 2, held: Sequence[str] = (), draining: bool = False, kv: tuple[int, int] = (0, 0)
+) -> ReplicaBeat:
+    """A beat of a replica that offers `stages` alike."""
+    offers = tuple(StageOffer(stage, slots, *kv, model="stub", held=tuple(held)) for stage in stages or ("asr",))
+    return ReplicaBeat(replica, "thinker", f"host:{replica}", offers, draining)
+
+
+async def create(store: Store, session: str, holder: str = "h1", placements: dict[str, Placement] = NOWHERE) -> Lease:
+    """A record with plain values."""
+    return await store.records.create(session, "g1", holder, "t1", "profile", placements)
+
+
+def commit(lease: Lease, first_seq: int, *payloads: bytes, **fields: bytes | None) -> Commit:
+    """A commit of events with the payloads given."""
+    return Commit(lease, first_seq, [(b"head", payload) for payload in payloads], b"hot", fields)
+
+
+async def used(store: Store) -> dict[tuple[str, str], int]:
+    """Taken slots by (replica, stage), those with none left out."""
+    return {(r.replica_id, s.stage): s.used for r in await store.registry.replicas() for s in r.stages if s.used}
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+    """Asks until the condition holds: deadlines are Redis', so only Redis can say that they passed."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 -- Redis has no event for a passed deadline
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def store_with(url: str, **settings: int) -> AsyncIterator[Store]:
+    """Another store with other settings (and calls that may take 5 s) on the same server."""
+    async with await Store.open(url, StoreSettings(**{"redis_timeout_ms": 5_000, **settings})) as store:
+        yield store
+
+
+async def forget_silence(url: str) -> None:
+    """Ends the mute time that follows an empty Redis."""
+    async with Redis.from_url(url) as admin:
+        await admin.hset("parley:{pool}:clock", "muted_until_ms", "0")
+
+
+async def keys_without_ttl(url: str) -> list[bytes]:
+    """Keys that nothing would ever delete."""
+    async with Redis.from_url(url) as admin:
+        return [key async for key in admin.scan_iter(count=1000) if await admin.pttl(key) < 0]
+
+
+async def slot_members(url: str) -> dict[bytes, list[bytes]]:
+    """Members of every sorted set of the pool that has any, replicas and gateways left out."""
+    async with Redis.from_url(url) as admin:
+        names = [key async for key in admin.scan_iter(count=1000, _type="zset")]
+        sets = {name: await admin.zrange(name, 0, -1) for name in names}
+    return {name: members for name, members in sets.items() if members and not name.endswith((b":replicas", b":gateways"))}

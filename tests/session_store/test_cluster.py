@@ -1,0 +1,73 @@
+"""A Redis Cluster serves the store: every script keeps to one hash slot."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from session_store import Committed, Store, StoreSettings
+from tests.session_store.helpers import beat, commit, create, forget_silence, until, used
+from tests.support.valkey import ValkeyProcess
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    return _free_port(), _free_port()
+
+
+@pytest.fixture
+def node(ports: tuple[int, int]) -> Iterator[ValkeyProcess]:
+    options = ("--cluster-enabled", "yes", "--bind", "127.0.0.1", "--cluster-port", str(ports[1]), "--port", str(ports[0]))
+    with ValkeyProcess(*options) as process:
+        yield process
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+async def test_every_script_keeps_to_one_slot(node: ValkeyProcess, ports: tuple[int, int], clustered: bool) -> None:
+    async with Redis.from_url(node.url) as admin:
+        await admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+        async def formed() -> bool:
+            return b"cluster_state:ok" in await admin.execute_command("CLUSTER", "INFO")
+
+        await until(formed)
+    url = f"redis+cluster://127.0.0.1:{ports[0]}" if clustered else node.url
+    async with await Store.open(url, StoreSettings(redis_timeout_ms=5_000, orphan_after_ms=1)) as store:
+        await store.registry.beat_gateway("g1", "ws://one")
+        await store.registry.beat(beat("r1", "asr", "llm", slots=8, held=("zombie",)))
+        leases = []
+        for n in range(6):
+            placed = (await store.admission.reserve(f"s{n}", "t1", ("asr", "llm"))).placements
+            await store.admission.confirm(f"s{n}")
+            leases.append(await create(store, f"s{n}", placements=placed))
+        done = await asyncio.gather(*(store.records.commit(commit(lease, 1, b"x", items=b"y")) for lease in leases))
+        assert done == [Committed(1, 1)] * 6
+        assert await store.records.renew("g1", leases) == set()
+        await store.registry.remove("r1")
+        await forget_silence(node.url)
+        held = beat("r1", "asr", "llm", slots=8, held=[f"s{n}" for n in range(6)])
+        assert await store.registry.beat(held) == ()
+        assert await used(store) == {("r1", "asr"): 6, ("r1", "llm"): 6}
+        await store.admission.quarantine("s0", "asr")
+        assert len(await store.admission.quarantined()) == 1
+        assert await store.records.detach(leases[0])
+        assert await store.records.expire("s0") is None
+        for lease in leases:
+            assert (await store.records.load(lease.session_id)).fields == {"items": b"y"}
+            assert await store.records.close(lease, "done")
+            await store.admission.release(lease.session_id)
+        await store.registry.beat(beat("r1", "asr", "llm", slots=8))
+        assert await used(store) == {}
+        assert [g.gateway_id for g in await store.registry.gateways()] == ["g1"]
+        await store.registry.remove_gateway("g1")
+        assert await store.registry.mute_ms() == 0
