@@ -92,7 +92,7 @@ def _build(model: Model, root: Path, report: Progress) -> None:
 
 
 def _convert(model: Model, conversion: Conversion, folder: Path, scratch: Path) -> None:
-    # -I would hide the working tree; a subprocess because this package may not import the services
+    # a subprocess, because this package may not import the services
     source = (folder / conversion.source).rename(scratch / conversion.source)
     command = [sys.executable, "-m", conversion.module, str(source), str(folder)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)

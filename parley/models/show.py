@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -22,17 +22,19 @@ def console() -> Console:
     return screen if screen.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-def table(statuses: list[ModelStatus]) -> Table:
-    """One row for each pinned file."""
-    rows = Table("model", "for", "licence", "package", "file", "sha256", "present", title="Embedded models", title_justify="left")
-    for column in rows.columns:
+def table(statuses: list[ModelStatus]) -> Group:
+    """What each model is, and the checksum of each pinned file."""
+    models = Table("model", "for", "licence", "upstream", "package", "present", title="Embedded models", title_justify="left")
+    files = Table("model", "file", "sha256", title="Pinned files", title_justify="left")
+    for column in (*models.columns, *files.columns):
         column.overflow = "fold"
     for entry in statuses:
-        model, here = entry.model, "yes" if entry.present else "no"
-        for at, member in enumerate(model.members):
-            lead = (model.name, model.purpose, model.licence, model.wheel.requirement) if at == 0 else ("",) * 4
-            rows.add_row(*lead, member.name, member.sha256, here if at == 0 else "", end_section=at == len(model.members) - 1)
-    return rows
+        model = entry.model
+        present = "yes" if entry.present else "no"
+        models.add_row(model.name, model.purpose, model.licence, model.upstream, model.wheel.requirement, present)
+        for member in model.members:
+            files.add_row(model.name, member.name, member.sha256)
+    return Group(models, files)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import ChecksumMismatch, DownloadFailed, MemberMissing
@@ -70,11 +71,10 @@ def _wait(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
 
 def _tree_bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except OSError:  # pip moved it meanwhile
-            continue
+    for parent, _, names in os.walk(folder):  # passes over folders that pip removes meanwhile
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).stat().st_size
     return total
 
 

@@ -1,0 +1,1 @@
+"""Stages that understand: `asr` and `llm`."""

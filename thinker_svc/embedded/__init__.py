@@ -1,0 +1,1 @@
+"""Engines whose models run inside this process, on the CPU."""
