@@ -21,7 +21,7 @@ from .items import Item
 from .limits import Limits
 from .orders import Outbox
 from .playback import Playback, Sound
-from .response import Live, Responses
+from .response import Asked, Live, Responses
 from .session import SCHEMA, Conversation, State
 
 READABLE_SCHEMAS = (SCHEMA - 1, SCHEMA)
@@ -51,12 +51,16 @@ class Aside(Struct):
     """Parts kept out of `hot` because they grow with what is said."""
 
     live: Live | None
-    sound: Sound | None
+    sounds: list[Sound]
     updating: Updating | None
     held_commands: list[Client]
 
 
 _encode = msgspec.msgpack.encode
+
+
+def _without_asked(live: Live | None) -> Live | None:
+    return live and msgspec.structs.replace(live, asked=Asked())
 
 
 class Checkpointer:
@@ -74,7 +78,8 @@ class Checkpointer:
             item = c.history.items.get(item_id)
             fields[f"item:{item_id}"] = None if item is None else _encode(item)
         parts: dict[str, Any] = {
-            "aside": Aside(c.responses.live, c.playback.sound, c.state.updating, list(c.state.held_commands)),
+            "aside": Aside(_without_asked(c.responses.live), c.playback.sounds, c.state.updating, list(c.state.held_commands)),
+            "asked": c.responses.live and c.responses.live.asked,
             "outbox": c.outbox,
             "dialog": c.dialog,
             "edges": c.edges.state,
@@ -103,7 +108,7 @@ class Checkpointer:
                 msgspec.structs.replace(c.state, updating=None, held_commands=[]),
                 c.fence,
                 c.input,
-                msgspec.structs.replace(c.playback, sound=None),
+                msgspec.structs.replace(c.playback, sounds=[]),
                 msgspec.structs.replace(c.responses, live=None),
                 c.now,
             )
@@ -119,7 +124,9 @@ def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: d
     aside = msgspec.msgpack.decode(fields["aside"], type=Aside)
     c = Conversation(session_id, msgspec.msgpack.decode(fields["config"], type=SessionConfig), graph, limits)
     c.state, c.fence, c.input, c.playback, c.responses, c.now = h.state, h.fence, h.input, h.playback, h.responses, h.elapsed_ms
-    c.responses.live, c.playback.sound = aside.live, aside.sound
+    c.responses.live, c.playback.sounds = aside.live, aside.sounds
+    if c.responses.live is not None:
+        c.responses.live.asked = msgspec.msgpack.decode(fields["asked"], type=Asked)
     c.state.updating, c.state.held_commands = aside.updating, aside.held_commands
     c.outbox = msgspec.msgpack.decode(fields["outbox"], type=Outbox)
     c.dialog = msgspec.msgpack.decode(fields["dialog"], type=Dialog)
@@ -127,12 +134,4 @@ def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: d
     if "history" in fields:
         c.history = msgspec.msgpack.decode(fields["history"], type=History)
         c.history.items = {i: msgspec.msgpack.decode(fields[f"item:{i}"], type=Item) for i in c.history.order}
-    _share_sound(c)
     return c
-
-
-def _share_sound(c: Conversation) -> None:
-    """The sound that still plays is the one its item remembers: one object, as before."""
-    sound = c.playback.sound
-    if sound is not None and sound.item_id in c.history.sounds:
-        c.history.sounds[sound.item_id] = sound

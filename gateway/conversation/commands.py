@@ -139,6 +139,10 @@ class StageChunk(Struct, frozen=True):
     wire: Any = None
     """The payload as it came (a protobuf message): relayed, never read."""
 
+    @property
+    def failed(self) -> bool:
+        return self.last and self.finish is not None and self.finish.reason == "failed"
+
 
 class StageAccepted(Struct, frozen=True):
     """Watermarks of a stage's input edges, cumulative, and its highest obeyed command number."""

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from .items import Item
+
 Encoding = Literal["pcm", "pcmu", "pcma"]
 Modality = Literal["audio", "text"]
 
@@ -115,5 +117,5 @@ class ResponseOptions(Struct, frozen=True):
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
     """conversation: "none": the reply enters no history."""
-    input: tuple[Any, ...] | None = None
-    """Items that replace the conversation as context; conversation.items.Item each."""
+    input: tuple[Item, ...] | None = None
+    """Items that replace the conversation as context."""

@@ -27,6 +27,10 @@ class Hearing(Struct):
 
 class Dialog(Struct):
     hearing: dict[str, Hearing] = {}
+    partial: str = ""
+    """Last partial transcript of the open utterance."""
+    told: str = ""
+    """How much of it the client knows."""
 
     def waiting(self) -> bool:
         return bool(self.hearing)
@@ -34,12 +38,26 @@ class Dialog(Struct):
     def deadline(self) -> int | None:
         return min((h.deadline for h in self.hearing.values()), default=None)
 
+    def answered(self) -> None:
+        """A response begins that takes in all turns whose words are awaited: none of them wants another."""
+        for hearing in self.hearing.values():
+            hearing.wants_reply = False
+
+    def take_told(self) -> str:
+        """The open utterance ends: what the client knows of its text."""
+        told, self.partial, self.told = self.told, "", ""
+        return told
+
 
 def prompt(live: Live, history: History, max_chars: int) -> tuple[PromptMessage, ...]:
     """The conversation as messages: instructions first, then the newest items that fit, oldest first, whole."""
-    source = live.input_items if live.input_items is not None else tuple(history.items[i] for i in history.order if i != live.item_id)
+    source = (
+        live.asked.input_items
+        if live.asked.input_items is not None
+        else tuple(history.items[i] for i in history.order if i != live.item_id)
+    )
     kept: list[PromptMessage] = []
-    room = max_chars - len(live.instructions)
+    room = max_chars - len(live.asked.instructions)
     for item in reversed(source):
         message = _message(item)
         if message is None:
@@ -49,7 +67,7 @@ def prompt(live: Live, history: History, max_chars: int) -> tuple[PromptMessage,
             break
         kept.append(message)
     kept.reverse()
-    system = [PromptMessage("system", live.instructions)] if live.instructions else []
+    system = [PromptMessage("system", live.asked.instructions)] if live.asked.instructions else []
     return tuple(system + kept)
 
 
@@ -63,7 +81,7 @@ def _message(item: Item) -> PromptMessage | None:
 
 
 def tools(live: Live) -> tuple[PromptTool, ...]:
-    return tuple(PromptTool(t.name, t.description, json.dumps(t.parameters, separators=(",", ":"))) for t in live.tools)
+    return tuple(PromptTool(t.name, t.description, json.dumps(t.parameters, separators=(",", ":"))) for t in live.asked.tools)
 
 
 def has_something_to_say(config: SessionConfig, history: History, input_items: tuple[Item, ...] | None, waiting: bool) -> bool:

@@ -50,7 +50,7 @@ ERRORS: dict[str, ErrorKind] = {
     "unsupported_value": ErrorKind(_BAD, "Field '{param}' does not support this value: {why}."),
     "update_refused": ErrorKind(_BAD, "The update was refused: {why}."),
     # what failed behind
-    "stage_failed": ErrorKind("server_error", "The {stage} service failed for this response."),
+    "stage_failed": ErrorKind("server_error", "The {stage} service failed."),
     "stage_lost": ErrorKind("server_error", "The {stage} service was lost."),
     "stage_timeout": ErrorKind("server_error", "The {stage} service did not answer in time."),
     "transcription_failed": ErrorKind("server_error", "The audio could not be transcribed."),

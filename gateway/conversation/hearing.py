@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 
 def append(c: Conversation, command: InputAppend) -> None:
-    vad = c.config.turn_detection is not None
-    pieces = c.input.accept(command.audio, c.config.input_format, c.limits, bounded=not vad or c.input.open_item is not None)
-    if vad and c.input.open_item is None:
-        c.input.pending_bytes = 0
-    for position, audio in pieces:
+    bounded = c.config.turn_detection is None or c.input.open_item is not None
+    for position, audio in c.input.accept(command.audio, c.config.input_format, c.limits, bounded=bounded):
         c.relay("client", "audio", position, audio)
 
 
@@ -39,21 +36,14 @@ def decided(c: Conversation, decision: DecisionOut) -> None:
 
 
 def _speech_started(c: Conversation, start_ms: int) -> None:
-    item_id = _utterance(c)
+    item_id = c.new_item_id("u")
     c.input.open_item, c.input.open_start_ms = item_id, start_ms
-    c.state.partial = c.state.told = ""
-    c.cancel_deadline("idle")
     interrupts = policy.interrupts(c.config)
     if interrupts:
         speaking.mute(c)
     c.emit(events.SpeechStarted(item_id, start_ms))
     if interrupts:
         speaking.interrupt(c, "turn_detected")
-
-
-def _utterance(c: Conversation) -> str:
-    c.input.utterances += 1
-    return c.make_id("item_u", c.input.utterances)
 
 
 def commit_by_client(c: Conversation) -> None:
@@ -63,7 +53,8 @@ def commit_by_client(c: Conversation) -> None:
     if end - start < c.limits.min_commit_ms:
         raise Refusal("input_audio_buffer_commit_empty", None, held_ms=end - start, needed_ms=c.limits.min_commit_ms)
     forget_turn(c)
-    commit(c, c.input.open_item or _utterance(c), start, end, wants_reply=policy.auto_reply(c.config))
+    c.input.forget_split()
+    commit(c, c.input.open_item or c.new_item_id("u"), start, end, wants_reply=policy.auto_reply(c.config))
 
 
 def forget_turn(c: Conversation, *, everyone: bool = False) -> None:
@@ -75,38 +66,44 @@ def forget_turn(c: Conversation, *, everyone: bool = False) -> None:
 
 def clear(c: Conversation) -> None:
     forget_turn(c, everyone=True)
+    c.input.forget_split()
     c.input.forget_until(c.input.end_ms(c.config.input_format))
+    c.dialog.take_told()
     c.emit(events.InputCleared())
 
 
 def commit(c: Conversation, item_id: str, start_ms: int, end_ms: int, *, wants_reply: bool) -> None:
     """Input from start to end becomes a user item whose words are asked for."""
-    c.fence.turn += 1
-    c.input.forget_until(end_ms)
-    c.history.shed(c.limits.max_items)
-    item = Item(item_id, role="user", content=(Part("input_audio", audio_ms=end_ms - start_ms),))
-    previous = c.history.insert(item)
-    c.emit(events.InputCommitted(item_id, previous))
-    c.emit(events.ItemAdded(item, previous))
-    c.emit(events.ItemDone(item, previous))
-    c.dialog.hearing[item_id] = Hearing(item_id, start_ms, end_ms, wants_reply, c.now + c.limits.transcript_timeout_ms, c.state.told)
-    c.state.partial = c.state.told = ""
+    _user_item(c, item_id, start_ms, end_ms, None)
+    deadline = c.now + c.limits.transcript_timeout_ms
+    c.dialog.hearing[item_id] = Hearing(item_id, start_ms, end_ms, wants_reply, deadline, c.dialog.take_told())
     if c.graph.transcript_stage:
         stage = c.graph.transcript_stage
         c.order(stage, CommitOrder(item_id, start_ms, end_ms, c.input.generations.get(stage, 0)), append=True)
 
 
+def _user_item(c: Conversation, item_id: str, start_ms: int, end_ms: int, transcript: str | None) -> None:
+    c.fence.turn += 1
+    c.input.committed_start_ms = start_ms
+    c.input.forget_until(end_ms)
+    item = Item(item_id, role="user", content=(Part("input_audio", transcript=transcript, audio_ms=end_ms - start_ms),))
+    previous = c.add_item(item)
+    c.emit(events.InputCommitted(item_id, previous))
+    c.emit(events.ItemAdded(item, previous))
+    c.emit(events.ItemDone(item, previous))
+
+
 def heard(c: Conversation, transcript: TranscriptOut) -> None:
     if not transcript.final:
-        _partial(c, transcript.text)
+        if transcript.audio_start_ms > c.input.committed_start_ms:
+            _partial(c, transcript.text)
         return
     hearing = c.dialog.hearing.pop(transcript.item_id, None)
     if hearing is None:
         return
-    item = c.history.items.get(transcript.item_id)
-    if item is not None:
-        part = msgspec.structs.replace(item.content[0], transcript=transcript.text)
-        c.history.put(msgspec.structs.replace(item, content=(part,)))
+    item = c.history.items[transcript.item_id]
+    part = msgspec.structs.replace(item.content[0], transcript=transcript.text)
+    c.history.put(msgspec.structs.replace(item, content=(part,)))
     if c.config.transcription is not None:
         rest = transcript.text[len(hearing.said) :] if transcript.text.startswith(hearing.said) else ""
         if rest:
@@ -114,19 +111,18 @@ def heard(c: Conversation, transcript: TranscriptOut) -> None:
         c.emit(events.TranscriptionCompleted(transcript.item_id, transcript.text, hearing.end_ms - hearing.start_ms))
     if hearing.wants_reply and transcript.text.strip():
         c.responses.owed = True
-    speaking.answer_if_owed(c)
-    speaking.prompt_if_ready(c)
 
 
 def _partial(c: Conversation, text: str) -> None:
     """Tell only what two partials in a row agree on, up to a word's end: deltas are never taken back."""
     if c.config.transcription is None or c.input.open_item is None:
         return
-    agreed = _common_words(c.state.partial, text)
-    c.state.partial = text
-    if len(agreed) > len(c.state.told) and agreed.startswith(c.state.told):
-        c.emit(events.TranscriptionDelta(c.input.open_item, agreed[len(c.state.told) :]))
-        c.state.told = agreed
+    heard = c.dialog
+    agreed = _common_words(heard.partial, text)
+    heard.partial = text
+    if len(agreed) > len(heard.told) and agreed.startswith(heard.told):
+        c.emit(events.TranscriptionDelta(c.input.open_item, agreed[len(heard.told) :]))
+        heard.told = agreed
 
 
 def _common_words(a: str, b: str) -> str:
@@ -145,27 +141,26 @@ def transcripts_late(c: Conversation) -> None:
 def transcript_failed(c: Conversation, item_id: str) -> None:
     if c.dialog.hearing.pop(item_id, None) is None:
         return
-    message = ERRORS["transcription_failed"].message
-    c.emit(events.TranscriptionFailed(item_id, "transcription_failed", message))
-    speaking.answer_if_owed(c)
-    speaking.prompt_if_ready(c)
+    c.emit(events.TranscriptionFailed(item_id, "transcription_failed", ERRORS["transcription_failed"].message))
+
+
+def await_user(c: Conversation) -> None:
+    """Run the idle timeout while it is the user's turn: from the end of what the listener hears on."""
+    idle_ms = policy.idle_timeout_ms(c.config)
+    busy = c.responses.live is not None or c.input.open_item is not None or c.dialog.waiting()
+    if idle_ms is None or busy or not c.responses.count:
+        c.cancel_deadline("idle")
+    elif "idle" not in c.state.deadlines:
+        c.set_deadline("idle", max(c.now, c.playback.ends_at()) + idle_ms)
 
 
 def idle(c: Conversation) -> None:
     """The user said nothing for the configured time: the silence becomes an item, and the model speaks."""
     c.cancel_deadline("idle")
-    if c.input.open_item is not None or c.responses.live is not None:
-        return
     start, end = c.input.buffer_start_ms, c.input.end_ms(c.config.input_format)
-    item_id = _utterance(c)
+    item_id = c.new_item_id("u")
     c.emit(events.IdleTimeout(item_id, start, end))
     forget_turn(c)
-    c.input.forget_until(end)
-    c.history.shed(c.limits.max_items)
-    item = Item(item_id, role="user", content=(Part("input_audio", transcript="", audio_ms=end - start),))
-    previous = c.history.insert(item)
-    c.emit(events.InputCommitted(item_id, previous))
-    c.emit(events.ItemAdded(item, previous))
-    c.emit(events.ItemDone(item, previous))
+    _user_item(c, item_id, start, end, "")
     if dialog.has_something_to_say(c.config, c.history, None, False):
         speaking.start(c, speaking.DEFAULT)

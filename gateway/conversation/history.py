@@ -34,9 +34,6 @@ class History(Struct):
         at = self.order.index(item_id)
         return self.order[at - 1] if at else None
 
-    def last_id(self) -> str | None:
-        return self.order[-1] if self.order else None
-
     def check_place(self, item_id: str, previous: str | None, limit: int) -> None:
         """Refuse what insert could not do."""
         if item_id and item_id in self.items:
@@ -67,13 +64,9 @@ class History(Struct):
             table.pop(item_id, None)
         self.changed.add(item_id)
 
-    def shed(self, limit: int) -> None:
-        """Make room for a spoken turn: the oldest leave first, system messages stay."""
-        while len(self.order) >= limit:
-            victim = next((i for i in self.order if self.items[i].role != "system"), None)
-            if victim is None:
-                return
-            self.delete(victim)
+    def oldest(self) -> str | None:
+        """What leaves first when room is needed: system messages stay, and so does what is being made."""
+        return next((i for i in self.order if self.items[i].role != "system" and self.items[i].status != "in_progress"), None)
 
     def remember(self, item_id: str, text: str, sound: Sound) -> None:
         self.sounds[item_id], self.full_text[item_id] = sound, text
@@ -112,5 +105,6 @@ class History(Struct):
             raise Refusal("invalid_truncate", "audio_end_ms", item_id=item_id, why=why)
         if live:
             self.cuts[item_id] = min(audio_end_ms, self.cuts.get(item_id, audio_end_ms))
+            self.changed.add(item_id)
         elif audio_end_ms < min(sound.sent_ms, self.cuts.get(item_id, sound.sent_ms)):
             self.cut(item_id, audio_end_ms)

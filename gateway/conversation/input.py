@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
 from .config import AudioFormat
@@ -22,11 +20,8 @@ class InputLedger(Struct):
     """Of the last piece that was passed on."""
     carry: bytes = b""
     """The odd byte of a split sample."""
-    base_ms: int = 0
-    """Timeline before the current format began."""
     samples: int = 0
-    """Samples in the current format."""
-    total_samples: int = 0
+    """Accepted so far, at the rate of the format that holds now."""
     pending_bytes: int = 0
     buffer_start_ms: int = 0
     """Where the uncommitted input begins."""
@@ -35,44 +30,46 @@ class InputLedger(Struct):
     open_item: str | None = None
     """Item of the utterance that is being spoken."""
     open_start_ms: int = 0
-    utterances: int = 0
+    committed_start_ms: int = -1
+    """Where the item committed last begins."""
 
     def end_ms(self, fmt: AudioFormat) -> int:
-        return self.base_ms + fmt.milliseconds(self.samples)
+        return fmt.milliseconds(self.samples)
 
-    def accept(self, audio: bytes, fmt: AudioFormat, limits: Limits, *, bounded: bool) -> Iterator[tuple[int, InputAudio]]:
-        """Count an append; yields its whole samples in pieces that an edge takes, each with its position.
+    def accept(self, audio: bytes, fmt: AudioFormat, limits: Limits, *, bounded: bool) -> list[tuple[int, InputAudio]]:
+        """Count an append; answers its whole samples in pieces that an edge takes, each with its position.
 
-        `bounded` tells whether the client's commit alone ends what is pending.
+        `bounded` tells whether what is appended stays until somebody commits it.
         """
-        if bounded and self.pending_bytes + len(audio) > limits.max_pending_input_bytes:
-            raise Refusal("input_audio_buffer_full", "audio", held=self.pending_bytes, limit=limits.max_pending_input_bytes)
+        held = self.pending_bytes if bounded else 0
+        if bounded and held + len(audio) > limits.max_pending_input_bytes:
+            raise Refusal("input_audio_buffer_full", "audio", held=held, limit=limits.max_pending_input_bytes)
         data = self.carry + audio if self.carry else audio
         spare = len(data) % fmt.sample_bytes
         data, self.carry = (data[:-spare], data[-spare:]) if spare else (data, b"")
-        self.pending_bytes += len(audio)
-        return self._pieces(data, fmt)
+        self.pending_bytes = held + len(audio) if bounded else 0
+        return [self._piece(data[start : start + PIECE_BYTES], fmt) for start in range(0, len(data), PIECE_BYTES)]
 
-    def _pieces(self, data: bytes, fmt: AudioFormat) -> Iterator[tuple[int, InputAudio]]:
-        for start in range(0, len(data), PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
-            count = len(piece) // fmt.sample_bytes
-            self.position += 1
-            yield self.position, InputAudio(piece, count, fmt, self.total_samples)
-            self.samples += count
-            self.total_samples += count
+    def _piece(self, data: bytes, fmt: AudioFormat) -> tuple[int, InputAudio]:
+        count, first = len(data) // fmt.sample_bytes, self.samples
+        self.position += 1
+        self.samples += count
+        return self.position, InputAudio(data, count, fmt, first)
 
     def forget_until(self, end_ms: int) -> None:
-        """Everything before end_ms is committed or cleared; a split sample's byte goes with it."""
-        self.carry = b""
+        """Everything before end_ms is committed or cleared."""
         self.pending_bytes = 0
         self.buffer_start_ms = end_ms
         self.open_item = None
 
-    def change_format(self, old: AudioFormat) -> None:
-        self.base_ms = self.end_ms(old)
-        self.samples = 0
+    def forget_split(self) -> None:
+        """The client closed its buffer: what it sends next begins with a whole sample."""
         self.carry = b""
+
+    def change_format(self, old: AudioFormat, new: AudioFormat) -> None:
+        """The timeline goes on: what was counted before counts at the new rate."""
+        self.samples = self.samples * new.rate // old.rate
+        self.forget_split()
 
     def bump(self, stage: str) -> int:
         """A new input generation for this stage: what was appended to it before is forgotten."""

@@ -7,10 +7,11 @@ in time) moves it, so heard = sent - max(0, play_end - now). No client can have 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from msgspec import Struct
 
-from .commands import AudioOut, FinishOut, MarkOut, StageChunk
+from .commands import AudioOut, MarkOut, StageChunk
 
 MAX_MARKS = 512
 
@@ -18,65 +19,96 @@ MAX_MARKS = 512
 class Sound(Struct):
     """The sound of one reply."""
 
-    item_id: str = ""
-    sent_samples: int = 0
+    item_id: str
+    samples: int = 0
     rate: int = 24_000
     marks: list[MarkOut] = []
+    """Sentence ends only: nothing is cut elsewhere."""
+
+    @property
+    def sent_us(self) -> int:
+        return self.samples * 1_000_000 // self.rate
 
     @property
     def sent_ms(self) -> int:
-        return self.sent_samples * 1000 // self.rate
+        return self.sent_us // 1000
+
+    def add(self, audio: AudioOut) -> None:
+        """A mark lies within the sound it comes with: rounding never puts it behind."""
+        self.samples, self.rate = self.samples + audio.samples, audio.rate
+        ends = (MarkOut(m.text_chars, min(m.audio_ms, self.sent_ms), True) for m in audio.marks if m.sentence_end)
+        self.marks.extend(ends)
+        del self.marks[:-MAX_MARKS]
 
     def text_heard(self, heard_ms: int) -> int:
         """Characters of the text up to the last sentence end whose sound ended by heard_ms."""
-        return max((m.text_chars for m in self.marks if m.sentence_end and m.audio_ms <= heard_ms), default=0)
+        return max((m.text_chars for m in self.marks if m.audio_ms <= heard_ms), default=0)
 
 
 class Playback(Struct):
     """Flow of reply audio over the whole session; times in elapsed ms, durations in microseconds to add up exactly."""
 
-    sound: Sound | None = None
+    sounds: list[Sound] = []
+    """Replies that may still be heard, in the order of playing; the newest is the live response's."""
     play_end_us: int = 0
     passed_us: int = 0
     """Audio of the stage that was sent or dropped, since its placement."""
     granted_ms: int = 0
 
-    def lead_ms(self, now: int) -> int:
-        return max(0, self.play_end_us // 1000 - now)
+    def lead_us(self, now: int) -> int:
+        """What the listener has and has not heard."""
+        return max(0, self.play_end_us - now * 1000)
 
-    def heard_ms(self, now: int) -> int:
-        return 0 if self.sound is None else max(0, self.sound.sent_ms - self.lead_ms(now))
+    def ends_at(self) -> int:
+        """Elapsed ms at which all that was sent has been heard."""
+        return -(-self.play_end_us // 1000)
+
+    def begin(self, item_id: str, now: int) -> None:
+        """The sound of a new reply queues behind what still plays."""
+        self.sounds = [*(sound for sound, heard_ms in reversed([*self.heard(now)]) if heard_ms < sound.sent_ms), Sound(item_id)]
+
+    def heard(self, now: int) -> Iterator[tuple[Sound, int]]:
+        """Each sound with the milliseconds that were heard of it, newest first."""
+        unheard = self.lead_us(now)
+        for sound in reversed(self.sounds):
+            waiting = min(unheard, sound.sent_us)
+            unheard -= waiting
+            yield sound, (sound.sent_us - waiting) // 1000
 
     def may_leave(self, audio: AudioOut, now: int, lead_ms: int) -> bool:
-        return self.lead_ms(now) + audio.samples * 1000 // audio.rate <= lead_ms or self.lead_ms(now) == 0
+        """Sound that is longer than the lead leaves when nothing else plays."""
+        lead_us = self.lead_us(now)
+        return lead_us == 0 or lead_us + _duration_us(audio) <= lead_ms * 1000
 
     def leaves_at(self, audio: AudioOut, lead_ms: int) -> int:
-        return self.play_end_us // 1000 + audio.samples * 1000 // audio.rate - lead_ms
+        ahead_us = max(0, lead_ms * 1000 - _duration_us(audio))
+        return -(-(self.play_end_us - ahead_us) // 1000)
 
     def sent(self, audio: AudioOut, now: int) -> None:
-        duration = audio.samples * 1_000_000 // audio.rate
+        duration = _duration_us(audio)
         self.play_end_us = max(self.play_end_us, now * 1000) + duration
         self.passed_us += duration
-        if self.sound is not None:
-            self.sound.rate = audio.rate
-            self.sound.sent_samples += audio.samples
-            self.sound.marks.extend(audio.marks)
-            del self.sound.marks[:-MAX_MARKS]
+        self.sounds[-1].add(audio)
 
     def dropped(self, audio: AudioOut) -> None:
-        self.passed_us += audio.samples * 1_000_000 // audio.rate
+        self.passed_us += _duration_us(audio)
 
     def silence(self, now: int) -> None:
         """The listener was told to stop: nothing is left to hear."""
         self.play_end_us = min(self.play_end_us, now * 1000)
+        self.sounds = []
 
     def grant(self, now: int, window_ms: int) -> int | None:
         """The new grand total when it is worth telling: what has passed, less what is unheard, plus the window."""
-        total = self.passed_us // 1000 - self.lead_ms(now) + window_ms
+        total = (self.passed_us - self.lead_us(now)) // 1000 + window_ms
         if total - self.granted_ms < min(100, window_ms):
             return None
         self.granted_ms = total
         return total
+
+
+def _duration_us(audio: AudioOut) -> int:
+    return audio.samples * 1_000_000 // audio.rate
 
 
 class Held:
@@ -96,7 +128,3 @@ class Held:
 
     def pop(self) -> StageChunk:
         return self._chunks.popleft()
-
-
-def finish_of(chunk: StageChunk) -> FinishOut:
-    return chunk.finish or FinishOut()

@@ -8,6 +8,18 @@ from .config import Modality, Tool
 from .items import Item, Part, Response, ResponseStatus, Usage
 
 
+class Asked(Struct, frozen=True):
+    """What a response was asked to be: it never changes, and a checkpoint writes it once."""
+
+    instructions: str = ""
+    voice: str = ""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    input_items: tuple[Item, ...] | None = None
+
+
 class Live(Struct):
     """The response that is being made."""
 
@@ -16,14 +28,8 @@ class Live(Struct):
     epoch: int
     turn: int
     modality: Modality
-    instructions: str
-    voice: str
-    tools: tuple[Tool, ...]
-    tool_choice: str
-    max_output_tokens: int | None
-    metadata: dict[str, str] | None
+    asked: Asked
     out_of_band: bool = False
-    input_items: tuple[Item, ...] | None = None
     prompted: bool = False
     text: str = ""
     text_ended: bool = False
@@ -36,7 +42,9 @@ class Live(Struct):
     output_tokens: int = 0
     progress_at: int = 0
     owed_since: int | None = None
-    """When latents were handed to the audio stage that it has not answered yet."""
+    """When something was handed to the audio stage that it has not answered yet."""
+    sound_fed: bool = False
+    """The audio stage has all of it: it owes sound until its own last."""
 
     def message(self, status: str, *, audio_ms: int = 0) -> Item:
         spoken = self.modality == "audio"
@@ -49,9 +57,9 @@ class Live(Struct):
             status=status,
             output=tuple(self.outputs) if status != "in_progress" else (),
             modalities=(self.modality,),
-            voice=self.voice,
-            max_output_tokens=self.max_output_tokens,
-            metadata=self.metadata,
+            voice=self.asked.voice,
+            max_output_tokens=self.asked.max_output_tokens,
+            metadata=self.asked.metadata,
             conversation_id=None if self.out_of_band else conversation_id,
             usage=None if status == "in_progress" else self.usage(),
             **end,  # type: ignore[arg-type]

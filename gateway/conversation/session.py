@@ -49,10 +49,11 @@ from .commands import (
 from .config import SessionConfig
 from .dialog import Dialog
 from .effects import Ack, Close, Effect, Emit, Order, OrderBody, Relay
-from .errors import ERRORS, Refusal
+from .errors import Refusal
 from .fence import Fence
 from .history import History
 from .input import InputLedger
+from .items import Item
 from .limits import Limits
 from .orders import Outbox
 from .playback import Held, Playback
@@ -60,6 +61,9 @@ from .response import Responses
 
 SCHEMA = 1
 _CONTROL = (ResponseCancel, OutputClear)
+_KINDS: dict[type, str] = {
+    TextOut: "text", ToolOut: "tool", TranscriptOut: "transcript", DecisionOut: "decision", AudioOut: "audio", type(None): ""
+}  # fmt: skip
 
 
 class State(Struct):
@@ -70,11 +74,10 @@ class State(Struct):
     items: int = 0
     consumed: dict[str, int] = {}
     deadlines: dict[str, int] = {}
-    partial: str = ""
-    """Last partial transcript of the open utterance."""
-    told: str = ""
-    """How much of it the client knows."""
-    refused_updates: int = 0
+    updates: int = 1
+    """Configuration generations used so far."""
+    misled: list[str] = []
+    """Stages that may have staged a refused configuration."""
     updating: Updating | None = None
     held_commands: list[Client] = []
     closing: bool = False
@@ -114,12 +117,14 @@ class Conversation:
         return self.effects
 
     def _client(self, command: ClientCommand) -> None:
-        if self.state.updating is None or isinstance(command, _CONTROL):
+        if self.state.updating is None or (isinstance(command, _CONTROL) and self.speaking):
             self.obey(command)
-        elif len(self.state.held_commands) < self.limits.max_held_commands:
-            self.state.held_commands.append(cast(Client, command))
+            return
+        held = self.state.held_commands
+        if len(held) >= self.limits.max_held_commands or _held_bytes([*held, command]) > self.limits.max_pending_input_bytes:
+            self.refuse(Refusal("update_refused", None, why="too much waits behind a session.update"), command.event_id)
         else:
-            self.refuse(Refusal("update_refused", None, why="too many events wait behind a session.update"), command.event_id)
+            held.append(cast(Client, command))
 
     def obey(self, command: ClientCommand) -> None:
         try:
@@ -135,6 +140,25 @@ class Conversation:
     def make_id(self, kind: str, number: int) -> str:
         return f"{kind}_{self.session_id.removeprefix('sess_')}_{number}"
 
+    def new_item_id(self, kind: str) -> str:
+        """kind: u for the user's, a for the assistant's, f for function calls, c for those that the client made."""
+        while True:
+            self.state.items += 1
+            item_id = self.make_id(f"item_{kind}", self.state.items)
+            if item_id not in self.history.items:
+                return item_id
+
+    def add_item(self, item: Item) -> str | None:
+        """Append to the history; the oldest items make room, and the client is told. Answers the id before it."""
+        while len(self.history.items) >= self.limits.max_items and (oldest := self.history.oldest()) is not None:
+            self.delete_item(oldest)
+        return self.history.insert(item)
+
+    def delete_item(self, item_id: str) -> None:
+        self.history.delete(item_id)
+        self.dialog.hearing.pop(item_id, None)
+        self.emit(events.ItemDeleted(item_id))
+
     def emit(self, event: events.Event) -> None:
         self.state.seq += 1
         self.effects.append(Emit(self.state.seq, event))
@@ -145,8 +169,11 @@ class Conversation:
         return order
 
     def relay(self, source: str, kind: str, position: int, payload: Any, chunk: StageChunk | None = None) -> None:
-        """Pass something on to all stages that read it; an empty kind reaches whoever reads anything of the source."""
-        for reader in self.graph.readers(source, kind) if kind else self.graph.all_readers(source):
+        """Pass something on to all stages that read it. All other readers of the source hear of its last output, too."""
+        readers, last = self.graph.readers(source, kind), chunk is not None and chunk.last
+        live = self.responses.live
+        turn = live.turn if live is not None and chunk is not None and chunk.response_id == live.id else self.fence.turn
+        for reader in self.graph.all_readers(source) if last else readers:
             previous = self.edges.sent(source, reader, position)
             self.effects.append(
                 Relay(
@@ -156,10 +183,10 @@ class Conversation:
                     previous,
                     self.graph.lane(source, kind, reader),
                     self.fence.epoch if chunk is None else chunk.epoch,
-                    self.fence.turn,
+                    turn,
                     "" if chunk is None else chunk.response_id,
-                    payload,
-                    chunk.last if chunk is not None else False,
+                    payload if reader in readers else None,
+                    last,
                     self.input.generations.get(reader, 0),
                     self.fence.config_generation,
                 )
@@ -190,7 +217,7 @@ class Conversation:
             watch[0] if watch else None,
             self.dialog.deadline(),
             self.state.updating.deadline if self.state.updating else None,
-            self.playback.play_end_us // 1000 + 1 if self.state.draining else None,
+            self.playback.ends_at() if self.state.draining and self.playback.lead_us(self.now) else None,
         ]
         return min((t for t in times if t is not None), default=None)
 
@@ -205,8 +232,11 @@ class Conversation:
             hearing.idle(self)
 
     def _settle(self) -> None:
-        """After every transition: let sound leave, acknowledge, and close a drained session at its quiet point."""
+        """After every transition: let sound leave, go on with what may go on now, acknowledge, close a drained session when it is quiet."""
         speaking.pump(self)
+        speaking.prompt_if_ready(self)
+        speaking.answer_if_owed(self)
+        hearing.await_user(self)
         for stage, consumed in self.state.consumed.items():
             position = self.edges.acknowledgeable(stage, consumed)
             if position > self._acked.get(stage, 0):
@@ -216,14 +246,18 @@ class Conversation:
             self.close(1012, "server_draining")
 
     @property
+    def speaking(self) -> bool:
+        """A response is being made, or its sound still heard."""
+        return self.responses.live is not None or self.playback.lead_us(self.now) > 0
+
+    @property
     def quiet(self) -> bool:
         """Nobody speaks and nothing is awaited."""
-        return (
-            self.responses.live is None
-            and self.input.open_item is None
-            and not self.dialog.waiting()
-            and self.playback.lead_ms(self.now) == 0
-        )
+        return not self.speaking and self.input.open_item is None and not self.dialog.waiting() and self.state.updating is None
+
+
+def _held_bytes(commands: list[ClientCommand]) -> int:
+    return sum(len(command.audio) for command in commands if isinstance(command, InputAppend))
 
 
 def _start(c: Conversation, _: Start) -> None:
@@ -264,10 +298,12 @@ def _chunk(c: Conversation, chunk: StageChunk) -> None:
                 speaking.text(c, live, output)
             case ToolOut():
                 speaking.tool(c, live, output)
-        if chunk.last and chunk.finish is not None and chunk.finish.reason == "failed":
+        if chunk.failed:
             speaking.fail(c, "stage_failed", chunk.stage)
         elif chunk.last and chunk.stage == c.graph.text_stage:
             speaking.text_ended(c, live, chunk)
+    elif chunk.failed:
+        _input_failed(c, chunk.stage)
     c.consumed(chunk)
 
 
@@ -275,28 +311,12 @@ def _pass_on(c: Conversation, chunk: StageChunk) -> None:
     live = c.responses.live
     if live is not None and live.modality == "text" and chunk.response_id == live.id:
         return
-    kind = "" if chunk.output is None else _kind(chunk)
+    kind = chunk.output.kind if isinstance(chunk.output, OpaqueOut) else _KINDS[type(chunk.output)]
     c.relay(chunk.stage, kind, chunk.position, chunk.wire, chunk)
-    feeds_audio = bool(kind) and c.graph.audio_stage in c.graph.readers(chunk.stage, kind)
-    if live is not None and feeds_audio and live.owed_since is None:
-        live.owed_since = c.now
-
-
-def _kind(chunk: StageChunk) -> str:
-    match chunk.output:
-        case TextOut():
-            return "text"
-        case ToolOut():
-            return "tool"
-        case TranscriptOut():
-            return "transcript"
-        case DecisionOut():
-            return "decision"
-        case AudioOut():
-            return "audio"
-        case OpaqueOut(kind):
-            return kind
-    raise AssertionError("a chunk without output has no kind")
+    fed = c.graph.all_readers(chunk.stage) if chunk.last else c.graph.readers(chunk.stage, kind)
+    if live is not None and chunk.response_id == live.id and c.graph.audio_stage in fed:
+        live.owed_since = c.now if live.owed_since is None else live.owed_since
+        live.sound_fed = live.sound_fed or chunk.last
 
 
 def _accepted(c: Conversation, mark: StageAccepted) -> None:
@@ -306,18 +326,25 @@ def _accepted(c: Conversation, mark: StageAccepted) -> None:
 
 def _failed(c: Conversation, failure: StageFailed) -> None:
     live = c.responses.live
-    if failure.stage == c.graph.transcript_stage:
-        for item_id in list(c.dialog.hearing):
-            hearing.transcript_failed(c, item_id)
+    if failure.stage not in c.graph.response_stages:
+        _input_failed(c, failure.stage)
     elif live is not None and failure.response_id in ("", live.id) and c.fence.admits(failure.epoch or c.fence.epoch):
         speaking.fail(c, "stage_failed", failure.stage)
+
+
+def _input_failed(c: Conversation, stage: str) -> None:
+    """A stage that hears failed at something: no words will come, or a turn may be missed."""
+    if stage == c.graph.transcript_stage:
+        for item_id in list(c.dialog.hearing):
+            hearing.transcript_failed(c, item_id)
+    elif stage not in c.graph.response_stages:
+        c.refuse(Refusal("stage_failed", stage=stage), None)
 
 
 def _lost(c: Conversation, loss: StageLost) -> None:
     """Without a stage the conversation cannot go on: the open response ends as failed, then the session, by type."""
     speaking.fail(c, "stage_lost", loss.stage)
-    message = ERRORS["stage_lost"].message.format(stage=loss.stage)
-    c.emit(events.Error("stage_lost", message))
+    c.refuse(Refusal("stage_lost", stage=loss.stage), None)
     c.close(1011, "stage_lost")
 
 

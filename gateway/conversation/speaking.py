@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from . import dialog, events, policy
-from .commands import AudioOut, StageChunk, TextOut, ToolOut
+from .commands import AudioOut, FinishOut, StageChunk, TextOut, ToolOut
 from .config import ResponseOptions
 from .effects import CancelOrder, Grant, Mute, PromptOrder
 from .errors import ERRORS, Refusal
 from .items import Item, Part, ResponseStatus
-from .playback import Sound, finish_of
-from .response import Live
+from .playback import Sound
+from .response import Asked, Live
 
 if TYPE_CHECKING:
     from .session import Conversation
@@ -31,48 +31,57 @@ def start(c: Conversation, options: ResponseOptions) -> None:
         raise Refusal("response_create_without_input")
     config = c.config
     c.responses.count += 1
-    c.responses.owed = False
-    c.cancel_deadline("idle")
+    if options.input is None and not options.out_of_band:
+        c.responses.owed = False
+        c.dialog.answered()
     live = Live(
         id=c.make_id("resp", c.responses.count),
-        item_id=c.make_id("item_a", c.responses.count),
+        item_id=c.new_item_id("a"),
         epoch=c.fence.epoch,
         turn=c.fence.turn,
         modality=(options.output_modalities or config.output_modalities)[0],
-        instructions=config.instructions if options.instructions is None else options.instructions,
-        voice=options.voice or config.voice,
-        tools=config.tools if options.tools is None else options.tools,
-        tool_choice=options.tool_choice or config.tool_choice,
-        max_output_tokens=options.max_output_tokens or config.max_output_tokens,
-        metadata=options.metadata,
+        asked=Asked(
+            config.instructions if options.instructions is None else options.instructions,
+            options.voice or config.voice,
+            config.tools if options.tools is None else options.tools,
+            options.tool_choice or config.tool_choice,
+            options.max_output_tokens or config.max_output_tokens,
+            options.metadata,
+            options.input,
+        ),
         out_of_band=options.out_of_band,
-        input_items=options.input,
         progress_at=c.now,
     )
     c.responses.live = live
-    c.playback.sound = Sound(live.item_id)
+    if live.modality == "audio":
+        c.playback.begin(live.item_id, c.now)
     c.emit(events.ResponseCreated(live.snapshot(c.conversation_id)))
     prompt_if_ready(c)
 
 
 def prompt_if_ready(c: Conversation) -> None:
-    """Ask the language model as soon as all words it needs are known."""
+    """Ask the language model as soon as all words it needs are known; without any there is nothing to say."""
     live = c.responses.live
-    if live is None or live.prompted or (c.dialog.waiting() and live.input_items is None):
+    if live is None or live.prompted or (c.dialog.waiting() and live.asked.input_items is None):
         return
     live.prompted, live.progress_at = True, c.now
     messages = dialog.prompt(live, c.history, c.limits.max_prompt_chars)
+    if not messages:
+        complete(c, live)
+        return
     body = PromptOrder(
-        messages, live.max_output_tokens or 0, dialog.tools(live), live.tool_choice, live.epoch, live.turn, live.id
+        messages, live.asked.max_output_tokens or 0, dialog.tools(live), live.asked.tool_choice, live.epoch, live.turn, live.id
     )  # fmt: skip
     c.order(c.graph.text_stage, body, append=True)
 
 
 def answer_if_owed(c: Conversation) -> None:
     """Reply to the user turns that wait, unless a response is live or the user goes on talking."""
-    responses = c.responses
     talking = c.input.open_item is not None and policy.interrupts(c.config)
-    if responses.owed and responses.live is None and not talking and not c.dialog.waiting() and not c.state.closing:
+    if not c.responses.owed or c.responses.live is not None or talking or c.dialog.waiting():
+        return
+    c.responses.owed = False
+    if dialog.has_something_to_say(c.config, c.history, None, False):
         start(c, DEFAULT)
 
 
@@ -94,7 +103,7 @@ def _announce(c: Conversation, live: Live) -> int:
     live.outputs.append(item)
     c.emit(events.OutputItemAdded(live.id, index, item))
     if not live.out_of_band:
-        c.emit(events.ItemAdded(item, c.history.insert(item)))
+        c.emit(events.ItemAdded(item, c.add_item(item)))
     part = Part("output_audio", transcript="") if live.modality == "audio" else Part("output_text", text="")
     c.emit(events.ContentPartAdded(live.id, live.item_id, index, part))
     return index
@@ -103,12 +112,12 @@ def _announce(c: Conversation, live: Live) -> int:
 def tool(c: Conversation, live: Live, call: ToolOut) -> None:
     """A function call arrives whole: announced, told and done at once."""
     index = len(live.outputs)
-    item_id = f"{live.item_id}_f{index}"
+    item_id = c.new_item_id("f")
     begun = Item(item_id, "function_call", status="in_progress", call_id=call.call_id, name=call.name, arguments="")
     done = msgspec.structs.replace(begun, status="completed", arguments=call.arguments)
     live.outputs.append(done)
     c.emit(events.OutputItemAdded(live.id, index, begun))
-    previous = None if live.out_of_band else c.history.insert(done)
+    previous = None if live.out_of_band else c.add_item(done)
     if not live.out_of_band:
         c.emit(events.ItemAdded(begun, previous))
     c.emit(events.ArgumentsDelta(live.id, item_id, index, call.call_id, call.arguments))
@@ -120,7 +129,7 @@ def tool(c: Conversation, live: Live, call: ToolOut) -> None:
 
 def text_ended(c: Conversation, live: Live, chunk: StageChunk) -> None:
     """The language model is done: a text reply ends here, a spoken one with its last sound."""
-    end = finish_of(chunk)
+    end = chunk.finish or FinishOut()
     live.text_ended, live.finish_reason = True, end.reason
     live.input_tokens, live.output_tokens = end.input_tokens, end.output_tokens
     if live.modality == "text" or not c.graph.audio_stage:
@@ -133,7 +142,7 @@ def pump(c: Conversation) -> None:
     while (chunk := c.held.head()) is not None:
         live = c.responses.live
         audio = chunk.output if isinstance(chunk.output, AudioOut) else None
-        if live is None or not c.fence.admits(chunk.epoch) or chunk.response_id != live.id:
+        if live is None or live.modality == "text" or not c.fence.admits(chunk.epoch) or chunk.response_id != live.id:
             if audio is not None:
                 c.playback.dropped(audio)
         elif audio is not None and not c.playback.may_leave(audio, c.now, lead):
@@ -145,17 +154,16 @@ def pump(c: Conversation) -> None:
 
 
 def _sound(c: Conversation, live: Live, chunk: StageChunk, audio: AudioOut | None) -> None:
-    live.progress_at, live.owed_since = c.now, None
-    if audio is not None and audio.data:
-        index = _announce(c, live)
-        c.responses.voice_used = True
+    live.progress_at, live.owed_since = c.now, c.now if live.sound_fed else None
+    if audio is not None:
         c.playback.sent(audio, c.now)
-        c.emit(events.AudioDelta(live.id, live.item_id, index, audio.data))
-    if chunk.last:
-        if finish_of(chunk).reason == "failed":
-            fail(c, "stage_failed", chunk.stage)
-        else:
-            complete(c, live)
+        if audio.data:
+            c.responses.voice_used = True
+            c.emit(events.AudioDelta(live.id, live.item_id, _announce(c, live), audio.data))
+    if chunk.failed:
+        fail(c, "stage_failed", chunk.stage)
+    elif chunk.last:
+        complete(c, live)
 
 
 def _grant(c: Conversation) -> None:
@@ -179,10 +187,6 @@ def complete(c: Conversation, live: Live) -> None:
         _end(c, live, "incomplete", reason="max_output_tokens")
     else:
         _end(c, live, "completed")
-    idle_ms = policy.idle_timeout_ms(c.config)
-    if idle_ms is not None and c.input.open_item is None:
-        c.set_deadline("idle", c.now + c.playback.lead_ms(c.now) + idle_ms)
-    answer_if_owed(c)
 
 
 def fail(c: Conversation, code: str, stage: str) -> None:
@@ -194,7 +198,6 @@ def fail(c: Conversation, code: str, stage: str) -> None:
     message = ERRORS[code].message.format(stage=stage)
     _advance(c, code)
     _end(c, live, "failed", error_code=code, error_message=message)
-    answer_if_owed(c)
 
 
 def mute(c: Conversation) -> None:
@@ -205,12 +208,12 @@ def mute(c: Conversation) -> None:
 def interrupt(c: Conversation, cause: Cause) -> None:
     """Barge-in or cancel: epoch up, what is queued dropped, stages told, one terminal; the history keeps what was heard."""
     live = c.responses.live
-    heard_ms = c.playback.heard_ms(c.now)
     if live is not None:
         _advance(c, cause)
         _end(c, live, "cancelled", reason=cause)
-    elif c.playback.sound is not None and c.playback.lead_ms(c.now) > 0:
-        c.history.cut(c.playback.sound.item_id, heard_ms)
+    for sound, heard_ms in c.playback.heard(c.now):
+        if heard_ms < sound.sent_ms:
+            c.history.cut(sound.item_id, heard_ms)
     c.playback.silence(c.now)
 
 
@@ -224,33 +227,38 @@ def _end(c: Conversation, live: Live, status: ResponseStatus, **end: object) -> 
     """The one terminal of a response, its items closed before it."""
     c.responses.live = None
     if live.message_index is not None:
-        _end_message(c, live, live.message_index, whole=status == "completed", cut_short=status in ("cancelled", "failed"))
+        _end_message(c, live, live.message_index, status)
     c.emit(events.ResponseDone(live.snapshot(c.conversation_id, status, **end)))
     c.emit(events.RateLimits())
 
 
-def _end_message(c: Conversation, live: Live, index: int, *, whole: bool, cut_short: bool) -> None:
-    sound = c.playback.sound or Sound(live.item_id)
-    item = live.message("completed" if whole else "incomplete", audio_ms=sound.sent_ms)
+def _end_message(c: Conversation, live: Live, index: int, status: ResponseStatus) -> None:
+    sound = c.playback.sounds[-1] if live.modality == "audio" else None
+    item = live.message("completed" if status == "completed" else "incomplete", audio_ms=sound.sent_ms if sound else 0)
     live.outputs[index] = item
-    if live.modality == "audio":
-        if sound.sent_samples:
+    if sound is None:
+        c.emit(events.TextDone(live.id, live.item_id, index, live.text))
+    else:
+        if sound.samples:
             c.emit(events.AudioDone(live.id, live.item_id, index))
         c.emit(events.TranscriptDone(live.id, live.item_id, index, live.text))
-    else:
-        c.emit(events.TextDone(live.id, live.item_id, index, live.text))
     c.emit(events.ContentPartDone(live.id, live.item_id, index, item.content[0]))
     c.emit(events.OutputItemDone(live.id, index, item))
-    if live.out_of_band or live.item_id not in c.history.items:
+    if live.out_of_band:
         return
     c.history.put(item)
-    if live.modality == "audio":
-        c.history.remember(live.item_id, live.text, sound)
-        if cut_short:
-            c.history.cut(live.item_id, c.playback.heard_ms(c.now))
-        elif live.item_id in c.history.cuts:
-            c.history.cut(live.item_id, c.history.cuts[live.item_id])
-    c.emit(events.ItemDone(item, c.history.previous(live.item_id)))
+    if sound is not None:
+        _remember(c, live, sound, status)
+    c.emit(events.ItemDone(c.history.items[item.id], c.history.previous(item.id)))
+
+
+def _remember(c: Conversation, live: Live, sound: Sound, status: ResponseStatus) -> None:
+    """The history holds what is heard: of a cancelled reply what was, of a failed one what will be, and no more than a truncate left."""
+    c.history.remember(live.item_id, live.text, sound)
+    if status == "cancelled":
+        c.history.cut(live.item_id, next(c.playback.heard(c.now))[1])
+    elif status == "failed" or live.item_id in c.history.cuts:
+        c.history.cut(live.item_id, sound.sent_ms)
 
 
 def watch_at(c: Conversation) -> tuple[int, str] | None:
@@ -262,7 +270,7 @@ def watch_at(c: Conversation) -> tuple[int, str] | None:
     if live.prompted and not live.text_ended and not live.outputs:
         deadlines.append((live.progress_at + limits.first_output_timeout_ms, c.graph.text_stage))
     if live.owed_since is not None and not len(c.held) and c.graph.audio_stage:
-        has_credit = max(live.owed_since, c.playback.play_end_us // 1000 - limits.max_output_lead_ms)
+        has_credit = max(live.owed_since, c.playback.ends_at() - limits.max_output_lead_ms)
         deadlines.append((has_credit + limits.stall_timeout_ms, c.graph.audio_stage))
     return min(deadlines)
 
