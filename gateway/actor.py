@@ -21,6 +21,7 @@ from .conversation import commands, events
 from .conversation import effects as fx
 from .conversation.checkpoint import Checkpoint, Checkpointer
 from .conversation.session import Conversation
+from .logs import describe
 from .outbound import Frame, Outbound
 from .stages import StageLink
 
@@ -29,6 +30,19 @@ _encode = msgspec.msgpack.encode
 
 JournalEntry = tuple[bytes, bytes]
 """(head, payload): msgpack of (seq, event name), msgpack of the event."""
+
+MAX_GATHERED_BYTES = 1024 * 1024
+"""Journal entries that may wait for the next commit before the client is read on."""
+MAX_MAILBOX = 16
+"""Commands that may wait for their transition before the client is read on."""
+
+
+class Performance(msgspec.Struct, frozen=True):
+    """An effect that waits for its commit, what caused it when (perf_counter), and its journal entry if it is an event."""
+
+    effect: fx.Effect
+    at: float
+    entry: JournalEntry | None = None
 
 
 class CommitLog(Protocol):
@@ -40,6 +54,10 @@ class CommitLog(Protocol):
 
 class StaleLease(Exception):
     """The session is not ours any more: drop everything, tell nobody."""
+
+
+class ClientGone(Exception):
+    """The socket takes nothing any more."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -65,7 +83,9 @@ class Actor:
         self._checkpointer = Checkpointer(conversation)
         self._mailbox: deque[tuple[commands.Command, float]] = deque()
         self._arrived = asyncio.Event()
-        self._pending: list[tuple[fx.Effect, float]] = []
+        self._pending: list[Performance] = []
+        self._pending_bytes = 0
+        self._taken = asyncio.Event()
         self._dirty = asyncio.Event()
         self._born = time.monotonic()
         self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
@@ -83,7 +103,10 @@ class Actor:
             self._ending.set_result(Ending(code, reason))
 
     async def room(self, max_bytes: int) -> None:
-        """Waits while a stage has not accepted more than this: the socket's own flow control then holds the client."""
+        """Waits while stages have not accepted more than this, or commits fall behind: the socket's own flow control holds the client."""
+        while len(self._mailbox) > MAX_MAILBOX or self._pending_bytes > MAX_GATHERED_BYTES:
+            self._taken.clear()
+            await self._taken.wait()
         for link in self.links.values():
             if link.pending_bytes > max_bytes:
                 await link.accepted_down_to(max_bytes)
@@ -93,7 +116,7 @@ class Actor:
         return int((time.monotonic() - self._born) * 1000)
 
     async def run(self, write: Callable[[str], Awaitable[None]]) -> Ending:
-        """Returns how it ended; by then nothing runs and nothing more is written."""
+        """Returns how it ended; by then nothing runs and nothing more is written. `write` raises ClientGone when it cannot."""
         tasks = [
             asyncio.create_task(self._decide(), name="decide"),
             asyncio.create_task(self._commit(), name="commit"),
@@ -118,8 +141,10 @@ class Actor:
         if task.cancelled():
             return
         failure = task.exception()
-        if failure is not None and not self._ending.done():
-            log.error("session failed", session=self.conversation.session_id, loop=task.get_name(), exc_info=failure)
+        if isinstance(failure, ClientGone):
+            self.end(1006, "client_disconnected")
+        elif failure is not None and not self._ending.done():
+            log.error("session failed", session=self.conversation.session_id, loop=task.get_name(), failure=describe(failure))
             self.end(1011, "internal_error")
 
     # transitions
@@ -128,6 +153,7 @@ class Actor:
         while True:
             while self._mailbox:
                 self._transition(*self._mailbox.popleft())
+            self._taken.set()
             self._tick_if_due()
             self._arrived.clear()
             self._arm()
@@ -156,9 +182,16 @@ class Actor:
                     self.links[effect.stage].grant(effect)
                 case fx.Mute():
                     self.outbound.mute(effect.response_id)
+                case fx.Emit(seq, event):
+                    entry = _encode((seq, type(event).__name__)), _encode(event)
+                    self._pending_bytes += len(entry[1])
+                    self._gather(Performance(effect, at, entry))
                 case _:
-                    self._pending.append((effect, at))
-                    self._dirty.set()
+                    self._gather(Performance(effect, at))
+
+    def _gather(self, performance: Performance) -> None:
+        self._pending.append(performance)
+        self._dirty.set()
 
     # commit, then act
 
@@ -166,12 +199,12 @@ class Actor:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            batch, self._pending = self._pending, []
+            batch, self._pending, self._pending_bytes = self._pending, [], 0
+            self._taken.set()
             if not batch:
                 continue
-            emitted = [effect for effect, _ in batch if isinstance(effect, fx.Emit)]
-            entries = [(_encode((e.seq, type(e.event).__name__)), _encode(e.event)) for e in emitted]
-            first_seq = emitted[0].seq if emitted else self.conversation.state.seq + 1
+            entries = [each.entry for each in batch if each.entry is not None]
+            first_seq = self.conversation.state.seq + 1 - len(entries)
             started = time.perf_counter()
             try:
                 durable = await self._log.commit(first_seq, entries, self._checkpointer.take())
@@ -181,10 +214,10 @@ class Actor:
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             if not durable:
                 self._checkpointer.forget()
-            for effect, at in batch:
-                self._perform(effect, at, durable)
+            for each in batch:
+                self._perform(each.effect, each.at)
 
-    def _perform(self, effect: fx.Effect, at: float, durable: bool) -> None:
+    def _perform(self, effect: fx.Effect, at: float) -> None:
         match effect:
             case fx.Emit():
                 self._emit(effect, at)
@@ -201,8 +234,9 @@ class Actor:
         response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
         frame = Frame(self._render(event, effect.seq).decode(), response_id, at, kind)
         if not self.outbound.put(frame):
-            metrics.OVERFLOWS.inc()
-            self.end(1013, "output_overflow")
+            if not self._ending.done():
+                metrics.OVERFLOWS.inc()
+                self.end(1013, "output_overflow")
             return
         if isinstance(event, events.ResponseDone):
             self.outbound.forget(event.response.id)

@@ -14,11 +14,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from . import metrics
-from .actor import Actor, Ending
+from .actor import Actor, ClientGone, Ending
 from .capabilities import capabilities
 from .conversation.commands import Refused
 from .conversation.errors import Refusal
 from .hub import Hub
+from .logs import describe
 from .opening import OpenRefused
 from .web import HEADERS, Asset, load_assets
 from .wire import WireLimits, openai_ga
@@ -124,7 +125,10 @@ class _Connection:
         self._reader = asyncio.create_task(self._read(actor), name="read")
 
     async def _write(self, text: str) -> None:
-        await self._socket.send({"type": "websocket.send", "text": text})
+        try:
+            await self._socket.send({"type": "websocket.send", "text": text})
+        except (WebSocketDisconnect, RuntimeError, OSError) as gone:
+            raise ClientGone from gone
 
     async def _read(self, actor: Actor) -> None:
         try:
@@ -137,8 +141,8 @@ class _Connection:
                 await actor.room(self._hub.settings.max_pending_input_bytes)
         except asyncio.CancelledError:
             raise
-        except Exception:
-            log.exception("reader failed", session=actor.conversation.session_id)
+        except Exception as failure:
+            log.error("reader failed", session=actor.conversation.session_id, failure=describe(failure))
             actor.end(1011, "internal_error")
 
     def _receive(self, actor: Actor, text: str | None, data: bytes | None) -> None:

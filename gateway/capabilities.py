@@ -10,11 +10,7 @@ from .graph import Graph, Profile
 from .settings import Settings
 from .wire import WireLimits
 
-_LIMITS = (
-    "max_frame_bytes",
-    "max_pending_input_bytes",
-    "max_output_bytes",
-)
+_LIMITS = tuple(name for name, field in Settings.model_fields.items() if field.annotation in (int, float))
 
 
 def capabilities(settings: Settings, profile: Profile, graph: Graph, wire: WireLimits) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from session_store import Store
-from session_store.errors import StoreError
+from session_store.errors import SessionClosed, SessionExists, StoreError
 
 from . import metrics
 from .actor import Actor, Ending
@@ -95,7 +95,7 @@ class Hub:
         actor = Actor(
             conversation,
             opened.links,
-            StoreLog(self._store, opened.lease),
+            StoreLog(self._store, self._opener, opened),
             lambda event, seq: openai_ga.render(event, seq, view),
             Outbound(settings.max_output_bytes),
         )
@@ -148,12 +148,26 @@ class Hub:
             await asyncio.sleep(self.settings.gateway_beat_s)
             try:
                 await self._store.registry.beat_gateway(self.gateway_id, address)
-                lost = await self._store.records.renew(self.gateway_id, [opened.lease for opened, _ in self._sessions.values()])
+                if await self._store.registry.mute_ms():
+                    await self._record_again()
+                held = [(opened, opened.lease, actor) for opened, actor in self._sessions.values()]
+                lost = await self._store.records.renew(self.gateway_id, [lease for _, lease, _ in held])
             except StoreError as failure:
                 log.warning("beat not taken", why=type(failure).__name__)
                 continue
-            for session_id in lost & self._sessions.keys():
-                self._sessions[session_id][1].end(1006, "stale_lease")
+            for opened, lease, actor in held:
+                if opened.session_id in lost and opened.lease == lease:
+                    actor.end(1006, "stale_lease")
+
+    async def _record_again(self) -> None:
+        """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
+        for opened, actor in list(self._sessions.values()):
+            if opened.session_id not in self._sessions:
+                continue
+            try:
+                await self._opener.record_again(opened)
+            except (SessionExists, SessionClosed):
+                actor.end(1006, "stale_lease")
 
 
 def _turn_detection(profile: Profile) -> TurnDetection | None:

@@ -34,9 +34,11 @@ class OpenRefused(Exception):
 
 @dataclass(slots=True)
 class Opened:
-    """A session that holds its slots, stages and record."""
+    """A session that holds its slots, stages and record. The lease is a new one after a store that lost its data was told again."""
 
     session_id: str
+    holder_id: str
+    tenant: str
     lease: Lease
     links: dict[str, StageLink]
     placements: Reserved
@@ -65,7 +67,13 @@ class Opener:
                 raise OpenRefused(_refusal(failure)) from failure
             raise
         metrics.OPEN_SECONDS.observe(time.perf_counter() - started)
-        return Opened(session_id, lease, links, reserved)
+        return Opened(session_id, holder_id, tenant, lease, links, reserved)
+
+    async def record_again(self, opened: Opened) -> None:
+        """Tell a store that lost its data of this session; nothing happens when it knows. Raises StoreError."""
+        opened.lease = await self._store.records.create(
+            opened.session_id, self._gateway_id, opened.holder_id, opened.tenant, self._profile, opened.placements.placements
+        )  # fmt: skip
 
     async def _reserve(self, session_id: str, tenant: str) -> Reserved:
         try:

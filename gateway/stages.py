@@ -7,9 +7,10 @@ not cover.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import grpc
@@ -24,6 +25,8 @@ from .conversation.effects import Grant, Order, Relay
 CONTRACT_VERSION = 1
 ATTACH_TRIES = 3
 ATTACH_TIMEOUT_S = 0.5
+COMMIT_LAG_BYTES = 1024 * 1024
+"""Client audio that may be on its way to a stage when a commit follows it: with more, the stage may yet turn some of it back."""
 CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
@@ -78,11 +81,25 @@ class _Unaccepted:
         while self.messages and _covered(self.messages[0], edges, marks.command_number):
             self.size -= self.messages.popleft().ByteSize()
 
+    def before(self, message: pb.ToStage) -> int:
+        """Bytes of what was sent before it; 0 when it was accepted meanwhile."""
+        size = 0
+        for each in self.messages:
+            if each is message:
+                return size
+            size += each.ByteSize()
+        return 0
 
-def _covered(message: pb.ToStage, edges: object, command_number: int) -> bool:
-    if message.command_number:
-        return message.command_number <= command_number
-    return message.append.position <= edges.get(message.append.edge, 0)  # type: ignore[attr-defined, no-any-return]
+
+def _covered(message: pb.ToStage, edges: Mapping[str, int], command_number: int) -> bool:
+    # the number of an order that was turned back lies below the highest obeyed one: on an edge only positions tell
+    if message.HasField("append"):
+        return message.append.position <= edges.get(message.append.edge, 0)
+    return message.command_number <= command_number
+
+
+def _commits(message: pb.ToStage) -> bool:
+    return message.append.payload.control.kind == pb.Control.KIND_COMMIT
 
 
 class StageLink:
@@ -99,8 +116,9 @@ class StageLink:
         self._progress = asyncio.Event()
         self._granted_ms = 0
         self._received = 0
+        self._turned_back = False
         self._closing = False
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -109,7 +127,7 @@ class StageLink:
         return self._unaccepted.size
 
     async def accepted_down_to(self, max_bytes: int) -> None:
-        while self._unaccepted.size > max_bytes and not self._closing:
+        while self._unaccepted.size > max_bytes and not self._closing and not self._closed.done():
             self._progress.clear()
             await self._progress.wait()
 
@@ -163,12 +181,10 @@ class StageLink:
                 self._call.cancel()
             return await self.release(reason, timeout_s)
         self._send(pb.ToStage(authority=self.authority, close=pb.Close(reason=reason)), 0.0)
-        try:
+        confirmed = False
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self._closed)
-            confirmed = True
-        except TimeoutError:
-            confirmed = False
+                confirmed = await asyncio.shield(self._closed)
         await self._stop()
         return confirmed or await self.release(reason, timeout_s)
 
@@ -202,17 +218,16 @@ class StageLink:
                 await self._read(self._call)
             finally:
                 writer.cancel()
-            if self._closing:
-                self._confirm_closed()
-                return
-            if not await self._attach():
-                self._put(StageLost(self.stage, "unreachable"), time.perf_counter())
+            if self._closing or not await self._attach():
+                self._stream_over(confirmed=False)
+                if not self._closing:
+                    self._put(StageLost(self.stage, "unreachable"), time.perf_counter())
                 return
 
     async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
         try:
             while True:
-                while self._queue:
+                while self._queue and not self._must_wait(self._queue[0][0]):
                     message, at = self._queue.popleft()
                     await call.write(message)
                     if at:
@@ -221,6 +236,10 @@ class StageLink:
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader meets the end of the stream, too, and decides
+
+    def _must_wait(self, message: pb.ToStage) -> bool:
+        """A commit travels on another edge than the audio that it bounds, and must not overtake it."""
+        return _commits(message) and (self._turned_back or self._unaccepted.before(message) > COMMIT_LAG_BYTES)
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         while True:
@@ -242,15 +261,18 @@ class StageLink:
             case "accepted":
                 self._unaccepted.trim(message.accepted.watermarks)
                 self._progress.set()
+                self._wake.set()
                 self._put(translate.accepted(self.stage, message.accepted.watermarks), at)
             case "updated":
                 self._put(translate.updated(self.stage, message.updated), at)
             case "gap":
-                self._resend(lambda m: m.append.edge == message.gap.edge and m.append.position > message.gap.watermark)
+                self._turned_back = False
+                self._resend()
             case "closed":
-                self._confirm_closed()
+                self._stream_over(confirmed=True)
             case "error" if message.error.code == pb.StageError.CODE_LIMIT_EXCEEDED and message.error.param == "pending_append_bytes":
-                metrics.TURNED_BACK.labels(self.stage).inc()  # a gap will tell from where to send again
+                self._turned_back = True  # a gap will tell when to send again
+                metrics.TURNED_BACK.labels(self.stage).inc()
             case "error":
                 self._failed(message.error, at)
 
@@ -263,14 +285,16 @@ class StageLink:
         elif not self._closing:
             self._put(translate.failed(self.stage, error), at)
 
-    def _confirm_closed(self) -> None:
+    def _stream_over(self, *, confirmed: bool) -> None:
+        """Nothing comes any more: whoever waits need not."""
         self._progress.set()
         if not self._closed.done():
-            self._closed.set_result(None)
+            self._closed.set_result(confirmed)
 
-    def _resend(self, wanted: Callable[[pb.ToStage], bool]) -> None:
-        for message in reversed([m for m in self._unaccepted.messages if wanted(m)]):
-            self._queue.appendleft((message, 0.0))
+    def _resend(self) -> None:
+        """All that is not accepted goes out again, in the order in which it first did; the stage drops what it has by then."""
+        rest = [(message, at) for message, at in self._queue if message.WhichOneof("command") in ("credit", "ack", "close")]
+        self._queue = deque([*rest, *((message, 0.0) for message in self._unaccepted.messages)])
         self._wake.set()
 
     async def _attach(self) -> bool:
@@ -299,8 +323,8 @@ class StageLink:
     def _take_up(self, call: grpc.aio.StreamStreamCall, attached: pb.Attached) -> None:
         self._call = call
         self._unaccepted.trim(attached.watermarks)
-        self._queue.clear()
-        self._resend(lambda _: True)
+        self._turned_back = False
+        self._resend()
         self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
         metrics.REATTACHES.labels(self.stage).inc()
 

@@ -5,7 +5,7 @@ import { TalkSession } from "./session.js";
 
 const MAX_BUFFERED_BYTES = 1 << 20;
 const STATES = {
-  idle: "Ready",
+  idle: "Press to talk",
   connecting: "Connecting…",
   listening: "Listening",
   hearing: "I hear you",
@@ -116,7 +116,8 @@ function show() {
   const now = state();
   const live = now !== "idle";
   document.body.dataset.state = now;
-  if ($("state").textContent !== STATES[now]) $("state").textContent = STATES[now];
+  const told = now === "listening" && page.microphone === null ? "Type to talk" : STATES[now];
+  if ($("state").textContent !== told) $("state").textContent = told;
   $("toggle").setAttribute("aria-pressed", String(live));
   $("toggle").setAttribute("aria-label", live ? "Stop the conversation" : "Start the conversation");
   $("interrupt").disabled = !["speaking", "thinking"].includes(now);
@@ -148,7 +149,7 @@ function showEntry(list, entry, index) {
     line.firstChild.textContent = entry.role === "user" ? "You" : "Parley";
     list.insertBefore(line, list.children[index] ?? null);
   }
-  line.className = `${entry.role} ${entry.status}`;
+  line.className = `${entry.role} ${entry.status}${entry.text ? "" : " wordless"}`;
   const text = entry.text || (entry.status === "interrupted" ? "(interrupted)" : "…");
   if (line.lastChild.textContent !== text) line.lastChild.textContent = text;
 }

@@ -22,6 +22,14 @@ from tests.support.valkey import ValkeyProcess
 
 STAGES = ("turn", "asr", "llm", "talker", "vocoder")
 SERVICES = ("vad", "thinker", "talker", "vocoder")
+MUTE_MS = 1500
+SHORT = {
+    "PARLEY_REPLICA_TTL_MS": "2000",
+    "PARLEY_ORPHAN_AFTER_MS": "500",
+    "PARLEY_MUTE_MS": str(MUTE_MS),
+    "PARLEY_GATEWAY_BEAT_S": "0.3",
+}
+"""Deadlines of the store that tests would otherwise wait for."""
 T = TypeVar("T")
 
 
@@ -50,6 +58,7 @@ class House:
         env = {
             "PARLEY_REDIS_URL": self.valkey.url,
             "PARLEY_HEARTBEAT_S": "0.2",
+            **SHORT,
             "PARLEY_DRAIN_S": "1",
             "PARLEY_TEST_FAULTS": str(self.faults),
             **self._service_env.get(name, {}),
@@ -57,7 +66,8 @@ class House:
         return Child(name, ["-m", "tests.support.scripted_service", "--service", name, "--slots", str(self._slots)], env, self.folder)
 
     def _gateway(self) -> Child:
-        return Child("gateway", ["-m", "gateway"], {"PARLEY_REDIS_URL": self.valkey.url, **self._gateway_env}, self.folder)
+        env = {"PARLEY_REDIS_URL": self.valkey.url, **SHORT, **self._gateway_env}
+        return Child("gateway", ["-m", "gateway"], env, self.folder)
 
     def start(self) -> House:
         """Returns when every stage is registered and the gateway serves."""
@@ -75,8 +85,10 @@ class House:
         return self
 
     def stop(self) -> None:
-        self.gateway.stop()
-        for child in self.services.values():
+        children = [self.gateway, *self.services.values()]
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
             child.stop()
         self.valkey.stop()
 
@@ -101,6 +113,11 @@ class House:
                 return
             time.sleep(0.02)
         raise RuntimeError("the services did not register")
+
+    async def records(self, *session_ids: str) -> list[str]:
+        """State of each session's record in the store. Raises SessionMissing."""
+        async with await Store.open(self.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+            return [(await store.records.load(session_id)).record.state for session_id in session_ids]
 
     async def _replicas(self) -> list[Any]:
         async with await Store.open(self.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
@@ -141,12 +158,12 @@ class House:
 
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
-        """While inside, the named fault is on; see scripted_service."""
+        """The named fault is on while inside, or until it strikes; see scripted_service."""
         (self.faults / name).touch()
         try:
             yield
         finally:
-            (self.faults / name).unlink()
+            (self.faults / name).unlink(missing_ok=True)
 
     # audits
 

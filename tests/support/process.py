@@ -66,14 +66,18 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM, also to one that is stopped. Harmless when it has ended."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL for one that does not go. Harmless when it has ended."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
+        self.ask_to_stop()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            if self._process is not None:
+                self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
 

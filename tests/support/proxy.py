@@ -20,7 +20,7 @@ class Proxy:
     """Listens on `address` and joins every connection to `target` (host:port). Runs in a thread of its own. A context manager."""
 
     def __init__(self, target: str) -> None:
-        self._target = target
+        self.target = target
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
         self._writers: set[asyncio.StreamWriter] = set()
@@ -63,7 +63,7 @@ class Proxy:
         assert task is not None
         self._joined.add(task)
         task.add_done_callback(self._joined.discard)
-        host, _, port = self._target.rpartition(":")
+        host, _, port = self.target.rpartition(":")
         if self._refusing:
             writer.transport.abort()
             return

@@ -2,7 +2,7 @@
 
 Directives in a prompt (`words=40 words_per_s=8 recite`) set the reply, so that one house serves every test: the instructions' own, else
 those of the newest message that has some.
-Faults are files: while `PARLEY_TEST_FAULTS/<stage>-open` exists, that stage refuses to open; `<stage>-append` fails the response.
+Faults are files: while `PARLEY_TEST_FAULTS/talker-open` exists, no session opens there; `vocoder-append` fails the next append and is gone.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class DirectedLlm(ScriptedLlm):
             super().receive(slot, append)
             return
         messages = payload.messages.messages
-        readings = sorted(messages[::-1], key=lambda message: message.role != "system")
-        directions = next((found for message in readings if (found := dict(_DIRECTIVE.findall(message.content)))), {})
+        instructions = [m.content for m in messages if m.role == "system"]
+        said = [m.content for m in reversed(messages) if m.role != "system"]
+        directions = next((found for text in instructions + said if (found := dict(_DIRECTIVE.findall(text)))), {})
         slot.config = LlmScript(int(float(directions.get("words", DEFAULT_WORDS))), float(directions.get("words_per_s", 0)))
         super().receive(slot, append)
         if messages and any("recite" in m.content.split() for m in messages):
@@ -44,21 +45,22 @@ class DirectedLlm(ScriptedLlm):
             slot.state[-1].chunks, slot.state[-1].words = deque([told]), slot.config.words
 
 
-def _fault(stage: str, where: str) -> None:
-    folder = os.environ.get("PARLEY_TEST_FAULTS", "")
-    if folder and (Path(folder) / f"{stage}-{where}").exists():
-        raise RuntimeError(f"told to fail at {where}")
+def _fault(name: str) -> Path:
+    return Path(os.environ.get("PARLEY_TEST_FAULTS", ""), name)
 
 
 class FaultyTalker(ScriptedTalker):
     def open(self, slot: Slot) -> None:
-        _fault("talker", "open")
+        if _fault("talker-open").exists():
+            raise RuntimeError("told to fail")
         super().open(slot)
 
 
 class FaultyVocoder(ScriptedVocoder):
     def receive(self, slot: Slot, append: Append) -> None:
-        _fault("vocoder", "append")
+        if (fault := _fault("vocoder-append")).exists():
+            fault.unlink()
+            raise RuntimeError("told to fail")
         super().receive(slot, append)
 
 
