@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from session_store.admission import Quarantined, Reserved
+from session_store.commit import Commit, Committed
 from session_store.errors import (
     AtCapacity,
+    InvalidToken,
+    LeaseForgotten,
     LimitExceeded,
+    ReplayGap,
     ReservationLost,
     SequenceConflict,
     SessionClosed,
     SessionExists,
+    SessionExpired,
     SessionMissing,
     StagesUnavailable,
     StaleGeneration,
@@ -18,12 +23,13 @@ from session_store.errors import (
     TenantLimit,
 )
 from session_store.journal import Entry
+from session_store.lease import Lease
 from session_store.placement import Placement
 from session_store.record import Record, Stored
-from session_store.records import Commit, Committed, Lease
 from session_store.registry import Gateway, Orphan, Replica, ReplicaBeat, StageLoad, StageOffer
 from session_store.settings import StoreSettings
 from session_store.store import Store
+from session_store.takeover import Reaped, TakenOver
 
 __all__ = [
     "AtCapacity",
@@ -31,12 +37,16 @@ __all__ = [
     "Committed",
     "Entry",
     "Gateway",
+    "InvalidToken",
     "Lease",
+    "LeaseForgotten",
     "LimitExceeded",
     "Orphan",
     "Placement",
     "Quarantined",
+    "Reaped",
     "Record",
+    "ReplayGap",
     "Replica",
     "ReplicaBeat",
     "ReservationLost",
@@ -44,6 +54,7 @@ __all__ = [
     "SequenceConflict",
     "SessionClosed",
     "SessionExists",
+    "SessionExpired",
     "SessionMissing",
     "StageLoad",
     "StageOffer",
@@ -54,5 +65,6 @@ __all__ = [
     "StoreSettings",
     "StoreUnavailable",
     "Stored",
+    "TakenOver",
     "TenantLimit",
 ]

@@ -15,8 +15,12 @@ class StaleGeneration(StoreError):
     """The lease is not the record's: another holder or a higher attachment has the session."""
 
 
+class LeaseForgotten(StaleGeneration):
+    """The lease is younger than the record: Redis lost the writes that made it. `restore` gives it back, if nobody has a younger one."""
+
+
 class SessionClosed(StoreError):
-    """The session reached its terminal state. `reason` is the one that won."""
+    """The session reached its terminal state, or is being closed. `reason` is the one that won."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__("the session is closed")
@@ -29,6 +33,27 @@ class SessionMissing(StoreError):
 
 class SessionExists(StoreError):
     """A record of that id is held by somebody else."""
+
+
+class SessionExpired(StoreError):
+    """A deadline of the session passed: nobody may resume it, and a reaper will close it. `reason` names the deadline."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the session expired")
+        self.reason = reason
+
+
+class InvalidToken(StoreError):
+    """The token is not one of the session's, or the session is another tenant's; which of them is not told."""
+
+
+class ReplayGap(StoreError):
+    """The journal cannot go on where the client is: it keeps `first_kept_seq` to `last_seq`. Nothing changed; `accept_gap` goes on."""
+
+    def __init__(self, first_kept_seq: int, last_seq: int) -> None:
+        super().__init__(f"the journal keeps {first_kept_seq} to {last_seq}")
+        self.first_kept_seq = first_kept_seq
+        self.last_seq = last_seq
 
 
 class SequenceConflict(StoreError):
@@ -49,12 +74,16 @@ class LimitExceeded(StoreError):
 
 
 class AtCapacity(StoreError):
-    """Every live replica of `stage` is full. `retry_after_ms` is a hint."""
+    """Every live replica of `stage` is full, or its free slots are for those who came before.
 
-    def __init__(self, retry_after_ms: int, stage: str) -> None:
+    `position` is the place in the queue, from 1, that the session had at the end, or would have had. `retry_after_ms` is a hint.
+    """
+
+    def __init__(self, retry_after_ms: int, stage: str, position: int = 1) -> None:
         super().__init__(f"stage {stage} is full")
         self.retry_after_ms = retry_after_ms
         self.stage = stage
+        self.position = position
 
 
 class StagesUnavailable(StoreError):

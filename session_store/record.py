@@ -28,6 +28,7 @@ class Record(msgspec.Struct, frozen=True):
     lease_deadline_ms: int
     grace_deadline_ms: int
     idle_deadline_ms: int
+    closing_deadline_ms: int
     first_kept_seq: int
     last_seq: int
     journal_bytes: int
@@ -61,7 +62,7 @@ def _record(fields: dict[str, bytes]) -> Record:
         return int(fields.get(name, b"0"))
 
     values: dict[str, Any] = {name: number(name) for name in ("attachment", "created_ms", "closed_ms", "journal_bytes")}
-    values |= {name: number(name) for name in ("lease_deadline_ms", "grace_deadline_ms", "idle_deadline_ms")}
+    values |= {f"{name}_deadline_ms": number(f"{name}_deadline_ms") for name in ("lease", "grace", "idle", "closing")}
     return Record(
         session_id=text("session"),
         state=text("state"),

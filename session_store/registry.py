@@ -125,20 +125,22 @@ class Registry:
         return [Gateway(row[0].decode(), row[1].decode(), int(row[2])) for row in await self._pool.run("gateway_list")]
 
     async def mute_ms(self) -> int:
-        """Milliseconds for which nobody may be reaped, because Redis was empty or silent; 0 when reaping is allowed."""
-        return int(await self._pool.run("muted"))
+        """Milliseconds for which nobody may be reaped: Redis was empty or silent, or out of this process' reach. 0: reaping is allowed."""
+        return await self._pool.mute_ms()
 
     async def _judge(self, replica_id: str, unsure: Sequence[_Unsure], *, muted: bool) -> tuple[Orphan, ...]:
         sessions = sorted({row.session_id for row in unsure})
         calls = [Call("status", session_keys(session_id), (self._settings.grace_ms,)) for session_id in sessions]
         statuses = dict(zip(sessions, await self._connection.run_many(calls), strict=True))
-        orphans, lost_slots = [], []
+        orphans, lost_slots, overdue = [], [], set()
         for row in unsure:
             status = statuses[row.session_id]
             if isinstance(status, Exception):
                 continue
             state, tenant = status[0].decode(), status[1].decode()
             placement = decode_placements(status[2]).get(row.stage)
+            if state == "expired":
+                overdue.add(row.session_id)
             if state == "live" and row.why == "stale":
                 continue
             if state == "live" and row.why == "unplanned" and placement is not None and placement.replica_id == replica_id:
@@ -146,6 +148,8 @@ class Registry:
             elif not muted and (row.why != "unplanned" or row.age_ms >= self._settings.orphan_after_ms):
                 orphans.append(Orphan(row.session_id, row.stage))
         await self._pool.run_many("adopt", lost_slots)
+        # A pool that lost its deadlines hears of such a session here, or never.
+        await self._pool.run_many("watch", [(session_id, 0) for session_id in sorted(overdue)])
         return tuple(orphans)
 
 

@@ -21,6 +21,7 @@ class StoreSettings(BaseSettings):
     lease_ttl_ms: PositiveInt = Field(default=15_000, description="a record that nobody renewed for so long has lost its gateway")
     grace_ms: PositiveInt = Field(default=30_000, description="how long a session without a connection or a gateway may be resumed")
     idle_ms: int = Field(default=600_000, ge=0, description="a session without activity for so long expires; 0: never")
+    closing_ms: PositiveInt = Field(default=15_000, description="a session that is closing for so long gets another cleaner")
 
     reservation_ttl_ms: PositiveInt = Field(default=15_000, description="an unconfirmed reservation expires after so long")
     stale_slot_ms: PositiveInt = Field(
@@ -31,6 +32,9 @@ class StoreSettings(BaseSettings):
     silence_ms: PositiveInt = Field(default=10_000, description="no beat of anybody for so long means that Redis was away")
     capacity_retry_after_ms: PositiveInt = Field(default=2_000, description="hint given with AtCapacity")
     tenant_retry_after_ms: PositiveInt = Field(default=5_000, description="hint given with TenantLimit")
+
+    waiter_ttl_ms: PositiveInt = Field(default=1_000, description="who waits for a slot and does not ask for so long is passed over")
+    queue_poll_ms: PositiveInt = Field(default=20, description="shortest pause between two questions of who waits for a slot")
 
     journal_max_age_ms: PositiveInt = Field(default=60_000, description="older journal entries are dropped")
     journal_max_bytes: PositiveInt = Field(default=8 * 1024 * 1024, description="heads and payloads kept of one session")

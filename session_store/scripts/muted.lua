@@ -1,3 +1,3 @@
 --@include _pool.lua
--- ARGV: limits. Milliseconds for which nothing may be reaped.
-return mute_left()
+-- ARGV: limits. Milliseconds for which nothing may be reaped, and Redis' time in ms.
+return {int(mute_left()), int(NOW)}

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from redis.asyncio import Redis
 
-from session_store import Commit, Lease, Placement, ReplicaBeat, StageOffer, Store, StoreSettings
+from session_store import Commit, Lease, Placement, ReplicaBeat, StageOffer, Store, StoreSettings, TakenOver
+from session_store.keys import POOL, session_keys
+from session_store.tokens import digest, new_token
 
 NOWHERE: dict[str, Placement] = {}
 
@@ -21,9 +23,17 @@ def beat(
     return ReplicaBeat(replica, "thinker", f"host:{replica}", offers, draining)
 
 
-async def create(store: Store, session: str, holder: str = "h1", placements: dict[str, Placement] = NOWHERE) -> Lease:
+async def create(store: Store, session: str, holder: str = "h1", placements: dict[str, Placement] = NOWHERE, token: str = "") -> Lease:
     """A record with plain values."""
-    return await store.records.create(session, "g1", holder, "t1", "profile", placements)
+    return await store.records.create(session, "g1", holder, "t1", "profile", placements, token_digest=digest(token) if token else "")
+
+
+async def resume(store: Store, session: str, token: str, holder: str = "h2", after_seq: int = 0, **more: bool) -> tuple[TakenOver, str]:
+    """A takeover by gateway g2 for the tenant t1, and the new token."""
+    new = new_token()
+    names = {"tenant": "t1", "gateway_id": "g2", "holder_id": holder}
+    taken = await store.records.takeover(session, token=token, new_digest=digest(new), after_seq=after_seq, **names, **more)
+    return taken, new
 
 
 def commit(lease: Lease, first_seq: int, *payloads: bytes, **fields: bytes | None) -> Commit:
@@ -48,6 +58,13 @@ async def store_with(url: str, **settings: int) -> AsyncIterator[Store]:
     """Another store with other settings (and calls that may take 5 s) on the same server."""
     async with await Store.open(url, StoreSettings(**{"redis_timeout_ms": 5_000, **settings})) as store:
         yield store
+
+
+async def pass_deadline(url: str, session: str, name: str) -> None:
+    """Makes one deadline of the record (lease, grace, idle or closing) pass, grace included, and has the pool know."""
+    async with Redis.from_url(url) as admin:
+        await admin.hset(session_keys(session)[0], f"{name}_deadline_ms", "1")
+        await admin.zadd(f"{POOL}:deadlines", {session: 1})
 
 
 async def forget_silence(url: str) -> None:

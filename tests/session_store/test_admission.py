@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from session_store import AtCapacity, ReservationLost, StagesUnavailable, Store, TenantLimit
-from tests.session_store.helpers import beat, forget_silence, keys_without_ttl, slot_members, store_with, until, used
+from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, slot_members, store_with, until, used
 
 
 async def test_all_stages_at_once_or_nothing(store: Store) -> None:
@@ -95,6 +96,42 @@ async def test_a_stage_is_placed_anew_with_a_higher_number(store: Store) -> None
     assert (again.replica_id, again.placement > first.placement) == ("r2", True)
     assert [(q.session_id, q.stage, q.replica_id) for q in await store.admission.quarantined()] == [("s1", "asr", "r1")]
     assert await used(store) == {("r1", "asr"): 1, ("r2", "asr"): 1}
+
+
+async def test_one_lost_stage_is_placed_anew_the_others_stay_and_the_record_knows(store: Store) -> None:
+    await store.registry.beat(beat("r1", "asr", slots=1))
+    await store.registry.beat(beat("r2", "llm", "talker", slots=1))
+    await store.registry.beat(beat("r3", "asr", slots=1))
+    before = (await store.admission.reserve("s1", "t1", ("asr", "llm", "talker"))).placements
+    await store.admission.confirm("s1")
+    lease = await create(store, "s1", placements=before)
+    lost = before["asr"].replica_id
+    with pytest.raises(AtCapacity):
+        await store.admission.reserve("s2", "t1", ("llm",))
+    moved = (await store.admission.reserve("s1", "t1", ("asr",), avoid=(lost,))).placements
+    await store.admission.confirm("s1")
+    assert {moved["asr"].replica_id, lost} == {"r1", "r3"}
+    assert moved["asr"].placement > max(one.placement for one in before.values())
+    assert (await store.admission.reserve("s1", "t1", ("llm", "talker"))).placements == {s: before[s] for s in ("llm", "talker")}
+    now = before | moved
+    await store.records.commit(msgspec.structs.replace(commit(lease, 1, b"x"), placements=now))
+    assert (await store.records.load("s1")).record.placements == now
+    # The old slot stays taken until its replica says that it is free, or is gone; what the session releases is what it has now.
+    assert [(q.stage, q.replica_id) for q in await store.admission.quarantined()] == [("asr", lost)]
+    await store.admission.release("s1")
+    assert await used(store) == {(lost, "asr"): 1}
+    await store.registry.beat(beat(lost, "asr", slots=1))
+    assert await used(store) == {}
+
+
+async def test_a_stage_whose_replica_died_is_placed_anew_without_an_avoid(store: Store) -> None:
+    await store.registry.beat(beat("r1", "asr"))
+    before = (await store.admission.reserve("s1", "t1", ("asr",))).placements["asr"]
+    await store.admission.confirm("s1")
+    await store.registry.remove("r1")
+    await store.registry.beat(beat("r2", "asr"))
+    after = (await store.admission.reserve("s1", "t1", ("asr",))).placements["asr"]
+    assert (after.replica_id, after.placement > before.placement) == ("r2", True)
 
 
 async def test_placements_rise_over_sessions_and_stages(store: Store) -> None:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 import session_store
 from session_store import Store
-from tests.session_store.helpers import beat, commit, create, store_with, used
+from tests.session_store.helpers import beat, commit, create, resume, store_with, used
 
 TEN_MINUTES_S = 600.0
 _CLOCKS = {"time", "datetime", "calendar"}
@@ -49,11 +49,17 @@ async def test_skewed_gateways_agree_on_everything(store: Store, valkey_url: str
         assert await skewed.records.renew("g1", [lease]) == set()
         await skewed.records.commit(commit(lease, 1, b"x"))
         record = (await skewed.records.load("s1")).record
-        later = await create(skewed, "s2")
+        later = await create(skewed, "s2", token="t")
+        resumed, _ = await resume(skewed, "s2", "t")
+        assert await skewed.records.detach(resumed.lease)
+        assert await skewed.records.reapable() == []
+        detached = (await skewed.records.load("s2")).record
+        assert resumed.lease.attachment > later.attachment
         seconds, _ = await admin.time()
         monkeypatch.undo()
 
         assert lease.attachment < later.attachment and first.placement < second.placement
         assert abs(record.lease_deadline_ms - (seconds * 1000 + 15_000)) < 5_000
+        assert abs(detached.grace_deadline_ms - (seconds * 1000 + 30_000)) < 5_000
         assert await used(store) == {("r1", "asr"): 1, ("r2", "asr"): 1}
         assert sorted(r.replica_id for r in await store.registry.replicas()) == ["r1", "r2"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from unittest.mock import ANY
 
 import pytest
 from redis.asyncio import Redis
 
-from session_store import Committed, Store, StoreSettings
-from tests.session_store.helpers import beat, commit, create, forget_silence, until, used
+from session_store import AtCapacity, Committed, Lease, Reaped, Store, StoreSettings
+from tests.session_store.helpers import beat, commit, create, forget_silence, pass_deadline, resume, until, used
 from tests.support.valkey import ValkeyProcess
 
 
@@ -44,29 +45,40 @@ async def test_every_script_keeps_to_one_slot(node: ValkeyProcess, ports: tuple[
     url = f"redis+cluster://127.0.0.1:{ports[0]}" if clustered else node.url
     async with await Store.open(url, StoreSettings(redis_timeout_ms=5_000, orphan_after_ms=1)) as store:
         await store.registry.beat_gateway("g1", "ws://one")
-        await store.registry.beat(beat("r1", "asr", "llm", slots=8, held=("zombie",)))
+        await store.registry.beat(beat("r1", "asr", "llm", slots=7, held=("zombie",)))
         leases = []
         for n in range(6):
             placed = (await store.admission.reserve(f"s{n}", "t1", ("asr", "llm"))).placements
             await store.admission.confirm(f"s{n}")
-            leases.append(await create(store, f"s{n}", placements=placed))
+            leases.append(await create(store, f"s{n}", placements=placed, token="token"))
         done = await asyncio.gather(*(store.records.commit(commit(lease, 1, b"x", items=b"y")) for lease in leases))
         assert done == [Committed(1, 1)] * 6
         assert await store.records.renew("g1", leases) == set()
         await store.registry.remove("r1")
         await forget_silence(node.url)
-        held = beat("r1", "asr", "llm", slots=8, held=[f"s{n}" for n in range(6)])
+        held = beat("r1", "asr", "llm", slots=6, held=[f"s{n}" for n in range(6)])
         assert await store.registry.beat(held) == ()
         assert await used(store) == {("r1", "asr"): 6, ("r1", "llm"): 6}
         await store.admission.quarantine("s0", "asr")
         assert len(await store.admission.quarantined()) == 1
         assert await store.records.detach(leases[0])
         assert await store.records.expire("s0") is None
+        assert await store.records.reapable() == []
+        await pass_deadline(node.url, "s0", "grace")
+        assert await store.records.reapable() == ["s0"]
+        assert await store.records.reap("s0", "g2", "reaper") == Reaped(ANY, ANY, "disconnect_grace_expired")
+        leases[0] = Lease("s0", (await store.records.load("s0")).record.attachment, "reaper")
+        leases[1] = (await resume(store, "s1", "token", after_seq=1))[0].lease
+        assert await store.records.settle_token(leases[1])
+        await store.records.restore(leases[1], "g2", "t1", "profile", {})
+        assert await store.records.begin_close(leases[1], "done")
+        with pytest.raises(AtCapacity):
+            await store.admission.reserve("late", "t1", ("asr", "llm"), wait_ms=50)
         for lease in leases:
             assert (await store.records.load(lease.session_id)).fields == {"items": b"y"}
             assert await store.records.close(lease, "done")
             await store.admission.release(lease.session_id)
-        await store.registry.beat(beat("r1", "asr", "llm", slots=8))
+        await store.registry.beat(beat("r1", "asr", "llm", slots=6))
         assert await used(store) == {}
         assert [g.gateway_id for g in await store.registry.gateways()] == ["g1"]
         await store.registry.remove_gateway("g1")

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from session_store import AtCapacity, Store, StoreError
 from session_store.keys import POOL, check_id, check_stage, session_keys
-from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, slot_members, used
+from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, resume, slot_members, used
 
 
 def test_one_sessions_keys_share_a_slot_and_so_do_the_pools() -> None:
@@ -36,19 +36,23 @@ async def _live(store: Store, n: int) -> None:
     session = f"s{n}"
     rng = random.Random(n)
     try:
-        reserved = await store.admission.reserve(session, f"t{n % 3}", ("asr", "llm"), 20)
+        reserved = await store.admission.reserve(session, f"t{n % 3}", ("asr", "llm"), 20, wait_ms=(n % 2) * 100)
     except AtCapacity:
         return
     if rng.random() < 0.2:
         await store.admission.release(session)
         return
-    lease = await create(store, session, placements=reserved.placements)
+    lease = await create(store, session, placements=reserved.placements, token="token")
     await store.admission.confirm(session)
     for seq in range(1, 4):
         await store.records.commit(commit(lease, seq, b"event", items=b"x", config=b"y" if seq < 3 else None))
     await store.records.renew("g1", [lease])
     if rng.random() < 0.3:
         await store.records.detach(lease)
+        lease = (await resume(store, session, "token", after_seq=3))[0].lease
+        await store.records.settle_token(lease)
+    if rng.random() < 0.5:
+        await store.records.begin_close(lease, "client_close")
     await store.records.close(lease, "client_close")
     if rng.random() < 0.3:
         await store.admission.quarantine(session, "asr")

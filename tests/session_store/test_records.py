@@ -8,12 +8,13 @@ import pytest
 from redis.asyncio import Redis
 
 from session_store import Lease, Placement, SessionClosed, SessionExists, SessionMissing, StaleGeneration, Store
+from session_store.tokens import digest
 from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, slot_members, store_with, until, used
 
 
 async def test_a_record_has_all_that_a_takeover_will_read(store: Store) -> None:
     placed = {"asr": Placement("r1", "host:r1", 7)}
-    lease = await store.records.create("s1", "g1", "h1", "t1", "embedded", placed, token_digest="d1")
+    lease = await store.records.create("s1", "g1", "h1", "t1", "embedded", placed, token_digest=digest("t"))
     record = (await store.records.load("s1")).record
     assert (record.session_id, record.state, record.attachment, record.holder_id) == ("s1", "attached", lease.attachment, "h1")
     assert (record.gateway_id, record.tenant, record.profile, record.placements) == ("g1", "t1", "embedded", placed)
