@@ -1,4 +1,4 @@
-"""The shell around one conversation: one mailbox in, one writer out. It commits, then performs the core's effects.
+"""The shell around one conversation: one mailbox in, and out to whatever socket is attached. It commits, then performs the core's effects.
 
 Two loops share the session and nothing else: `_decide` turns what arrives into transitions and performs at once what needs no commit;
 `_commit` takes all that gathered, commits it in one go, and performs the rest. At most one commit is in flight; what gathers meanwhile
@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from . import metrics
+from . import crash, metrics
 from .conversation import commands, events
 from .conversation import effects as fx
 from .conversation.checkpoint import Checkpoint, Checkpointer
 from .conversation.session import Conversation
 from .logs import describe
 from .outbound import Frame, Outbound
+from .rehearsal import REHEARD_BYTES, Rehearsal
 from .stages import StageLink
 
 log = structlog.get_logger()
@@ -48,16 +49,16 @@ class Performance(msgspec.Struct, frozen=True):
 class CommitLog(Protocol):
     """Where transitions become durable. Raises StaleLease when another gateway has the session."""
 
-    async def commit(self, first_seq: int, entries: list[JournalEntry], checkpoint: Checkpoint) -> bool:
+    @property
+    def overdue(self) -> bool:
+        """Nothing has been durable for too long: the session should end."""
+
+    async def commit(self, first_seq: int, entries: list[JournalEntry], checkpoint: Checkpoint, acked_seq: int) -> bool:
         """True when it is durable; False when the store did not answer in time and the session goes on without it."""
 
 
 class StaleLease(Exception):
     """The session is not ours any more: drop everything, tell nobody."""
-
-
-class ClientGone(Exception):
-    """The socket takes nothing any more."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -67,8 +68,11 @@ class Ending(msgspec.Struct, frozen=True):
     reason: str
 
 
+SUPERSEDED = Ending(1008, "session_taken_over")
+
+
 class Actor:
-    """Runs until the core closes, the client leaves, or the lease is lost."""
+    """Runs until the core closes, the grace is over, or the session is taken over; a socket may come and go meanwhile."""
 
     def __init__(
         self,
@@ -76,9 +80,15 @@ class Actor:
         links: dict[str, StageLink],
         commit_log: CommitLog,
         render: Callable[[events.Event, int | None], bytes],
-        outbound: Outbound,
+        replace_stage: Callable[[fx.Replace], None],
     ) -> None:
-        self.conversation, self.links, self.outbound = conversation, links, outbound
+        self.conversation, self.links = conversation, links
+        self.outbound: Outbound | None = None
+        self.acked_seq = 0
+        """Highest server event that the client says it has: the journal needs it no more."""
+        self.rehearsal = Rehearsal(REHEARD_BYTES)
+        self._replace_stage = replace_stage
+        self._skipped: Callable[[int], str] = lambda seq: ""
         self._log, self._render = commit_log, render
         self._checkpointer = Checkpointer(conversation)
         self._mailbox: deque[tuple[commands.Command, float]] = deque()
@@ -87,7 +97,7 @@ class Actor:
         self._pending_bytes = 0
         self._taken = asyncio.Event()
         self._dirty = asyncio.Event()
-        self._born = time.monotonic()
+        self._born = time.monotonic() - conversation.now / 1000
         self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._turn_ended_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -97,6 +107,10 @@ class Actor:
     def put(self, command: commands.Command, at: float = 0.0) -> None:
         self._mailbox.append((command, at))
         self._arrived.set()
+
+    def superseded(self) -> None:
+        """Another gateway (or another connection here) has the session: nothing of it is ours any more."""
+        self.end(SUPERSEDED.code, SUPERSEDED.reason)
 
     def end(self, code: int, reason: str) -> None:
         if not self._ending.done():
@@ -115,35 +129,38 @@ class Actor:
     def elapsed_ms(self) -> int:
         return int((time.monotonic() - self._born) * 1000)
 
-    async def run(self, write: Callable[[str], Awaitable[None]]) -> Ending:
-        """Returns how it ended; by then nothing runs and nothing more is written. `write` raises ClientGone when it cannot."""
-        tasks = [
-            asyncio.create_task(self._decide(), name="decide"),
-            asyncio.create_task(self._commit(), name="commit"),
-            asyncio.create_task(self._write(write), name="write"),
-        ]
+    def attach(self, outbound: Outbound, skipped: Callable[[int], str]) -> None:
+        """From now on events go to this socket; the journal has what came before. `skipped` renders what stands for muted audio."""
+        self.outbound, self._skipped = outbound, skipped
+
+    def detach(self, outbound: Outbound) -> bool:
+        """The socket is gone; False when another one had taken its place."""
+        if self.outbound is not outbound:
+            return False
+        self.outbound = None
+        return True
+
+    async def run(self) -> Ending:
+        """Returns how the session ended; by then nothing of it runs here."""
+        tasks = [asyncio.create_task(self._decide(), name="decide"), asyncio.create_task(self._commit(), name="commit")]
         for task in tasks:
             task.add_done_callback(self._loop_ended)
         try:
-            ending = await self._ending
-            if ending.code != 1006:
-                self.outbound.end()
-                await asyncio.wait([tasks[2]], timeout=1.0)
-            return ending
+            return await self._ending
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.outbound is not None:
+                self.outbound.end()
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         failure = task.exception()
-        if isinstance(failure, ClientGone):
-            self.end(1006, "client_disconnected")
-        elif failure is not None and not self._ending.done():
+        if failure is not None and not self._ending.done():
             log.error("session failed", session=self.conversation.session_id, loop=task.get_name(), failure=describe(failure))
             self.end(1011, "internal_error")
 
@@ -177,17 +194,26 @@ class Actor:
         for effect in self.conversation.receive(command, self.elapsed_ms):
             match effect:
                 case fx.Relay():
-                    self.links[effect.stage].relay(effect, at)
-                case fx.Grant():
+                    self._relay(effect, at)
+                case fx.Grant() if effect.stage in self.links:
                     self.links[effect.stage].grant(effect)
+                case fx.Grant():
+                    pass  # the stage is being placed anew; its credit is told when it is there
                 case fx.Mute():
-                    self.outbound.mute(effect.response_id)
+                    if self.outbound is not None:
+                        self.outbound.mute(effect.response_id)
                 case fx.Emit(seq, event):
                     entry = _encode((seq, type(event).__name__)), _encode(event)
                     self._pending_bytes += len(entry[1])
                     self._gather(Performance(effect, at, entry))
                 case _:
                     self._gather(Performance(effect, at))
+
+    def _relay(self, effect: fx.Relay, at: float) -> None:
+        if effect.edge == "client":
+            self.rehearsal.keep(effect)
+        if (link := self.links.get(effect.stage)) is not None:
+            link.relay(effect, at)
 
     def _gather(self, performance: Performance) -> None:
         self._pending.append(performance)
@@ -206,59 +232,56 @@ class Actor:
             entries = [each.entry for each in batch if each.entry is not None]
             first_seq = self.conversation.state.seq + 1 - len(entries)
             started = time.perf_counter()
+            crash.here("before_commit")
             try:
-                durable = await self._log.commit(first_seq, entries, self._checkpointer.take())
+                durable = await self._log.commit(first_seq, entries, self._checkpointer.take(), self.acked_seq)
             except StaleLease:
-                self.end(1006, "stale_lease")
+                self.superseded()
                 return
+            crash.here("after_commit")
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             if not durable:
                 self._checkpointer.forget()
+                if self._log.overdue and not self.conversation.state.draining:
+                    self.put(commands.Drain())
             for each in batch:
-                self._perform(each.effect, each.at)
+                self._perform(each.effect, each.at, durable)
 
-    def _perform(self, effect: fx.Effect, at: float) -> None:
+    def _perform(self, effect: fx.Effect, at: float, durable: bool) -> None:
         match effect:
             case fx.Emit():
-                self._emit(effect, at)
-            case fx.Order():
+                self._emit(effect, at, durable)
+            case fx.Order() if effect.stage in self.links:
                 self.links[effect.stage].order(effect, at)
-            case fx.Ack():
+                crash.here("after_stage_send")
+            case fx.Ack() if effect.stage in self.links:
+                crash.here("before_ack")
                 self.links[effect.stage].ack(effect.position)
+            case fx.Replace():
+                self.links.pop(effect.stage, None)
+                self._replace_stage(effect)
             case fx.Close():
                 self.end(effect.code, effect.reason)
 
-    def _emit(self, effect: fx.Emit, at: float) -> None:
+    def _emit(self, effect: fx.Emit, at: float, durable: bool) -> None:
         event = effect.event
-        kind = type(event).__name__
-        response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
-        frame = Frame(self._render(event, effect.seq).decode(), response_id, at, kind)
-        if not self.outbound.put(frame):
-            if not self._ending.done():
-                metrics.OVERFLOWS.inc()
-                self.end(1013, "output_overflow")
+        self._count(event, at)
+        if self.outbound is None:
             return
-        if isinstance(event, events.ResponseDone):
+        response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
+        seq = effect.seq if durable else None
+        skipped = self._skipped(seq) if response_id and seq is not None else ""
+        frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped)
+        if not self.outbound.put(frame):
+            metrics.OVERFLOWS.inc()
+            self.outbound.overflow()
+        elif isinstance(event, events.ResponseDone):
             self.outbound.forget(event.response.id)
+
+    def _count(self, event: events.Event, at: float) -> None:
+        if isinstance(event, events.ResponseDone):
             metrics.RESPONSES.labels(event.response.status).inc()
         elif isinstance(event, events.Error):
             metrics.REFUSALS.labels(event.code).inc()
-        elif isinstance(event, events.SpeechStopped):
-            self._turn_ended_at = at
-
-    # one writer out
-
-    async def _write(self, write: Callable[[str], Awaitable[None]]) -> None:
-        while (frame := await self.outbound.get()) is not None:
-            await write(frame.text)
-            metrics.SERVER_EVENTS.labels(frame.kind).inc()
-            if not frame.at:
-                continue
-            now = time.perf_counter()
-            if frame.response_id:
-                metrics.TO_CLIENT.observe(now - frame.at)
-                if self._turn_ended_at:
-                    metrics.FIRST_AUDIO_SECONDS.observe(now - self._turn_ended_at)
-                    self._turn_ended_at = 0.0
-            elif frame.kind == "SpeechStarted":
-                metrics.BARGE_IN_SECONDS.observe(now - frame.at)
+        elif isinstance(event, events.SpeechStopped) and self.outbound is not None:
+            self.outbound.turn_ended_at = at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,21 +14,27 @@ from fastapi import FastAPI, Response, WebSocket
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from . import metrics
-from .actor import Actor, ClientGone, Ending
+from . import crash, metrics
+from .actor import SUPERSEDED, Actor, Ending
 from .capabilities import capabilities
+from .conversation import events
 from .conversation.commands import Refused
 from .conversation.errors import Refusal
-from .hub import Hub
+from .hub import Hello, Hub
+from .live import ClientGone, LiveSession
 from .logs import describe
 from .opening import OpenRefused
+from .resuming import ResumeAsk, Taken
 from .web import HEADERS, Asset, load_assets
-from .wire import WireLimits, openai_ga
-from .wire.handshake import HandshakePolicy, decide, digest_key
+from .wire import WireLimits, extension, openai_ga
+from .wire.handshake import Handshake, HandshakePolicy, ResumeWish, decide, digest_key
 from .wire.problems import WireRefusal
-from .wire.refusals import http_refusal
+from .wire.refusals import close_code, http_refusal
 
 log = structlog.get_logger()
+ANONYMOUS = "anonymous"
+GOODBYES = (1000, 1001)
+"""Close codes with which a client ends its session for good; any other may be a lost connection."""
 
 
 def create_app(hub: Hub) -> FastAPI:
@@ -79,32 +86,97 @@ class _Connection:
 
     def __init__(self, hub: Hub, policy: HandshakePolicy, limits: WireLimits, socket: WebSocket) -> None:
         self._hub, self._policy, self._limits, self._socket = hub, policy, limits, socket
+        self._parse: Callable[[str | bytes, WireLimits], Any] = openai_ga.parse
         self._reader: asyncio.Task[None] | None = None
+        self._gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
         try:
             query = self._socket.scope["query_string"].decode("latin-1")
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._socket.scope["headers"]}
             handshake = decide(query, headers, self._socket.scope["subprotocols"], self._policy)
-            opened, config = await self._hub.open(handshake.key_digest or "anonymous")
+            if handshake.extended:
+                self._parse = extension.parse
+            if handshake.awaits_resume:
+                await self._resume_by_message(handshake)
+            elif handshake.resume is not None:
+                await self._resume_by_request(handshake, handshake.resume)
+            else:
+                await self._open(handshake)
         except Refusal as refusal:
             await self._deny(refusal)
-            return
         except OpenRefused as refused:
             await self._deny(refused.refusal, refused.retry_after_ms)
-            return
+
+    async def _open(self, handshake: Handshake) -> None:
+        opened = await self._hub.open(handshake.key_digest or ANONYMOUS)
         metrics.OPENS.labels("accepted").inc()
         try:
             await self._socket.accept(subprotocol=handshake.subprotocol)
         except BaseException:
             await self._hub.abandon(opened)
             raise
+        await self._converse(self._hub.begin(opened), Hello(self._gone, handshake.extended))
+
+    async def _resume_by_request(self, handshake: Handshake, wish: ResumeWish) -> None:
+        """A stock client: decided before the upgrade. Its last event id tells what it has."""
+        ask = ResumeAsk(wish.session_id, wish.token, _seq_of(wish.last_event_id))
+        taken = await self._take(ask, handshake)
+        session = self._hub.go_on(taken)
         try:
-            ending = await self._hub.converse(opened, config, self._write, self._begin)
+            await self._socket.accept(subprotocol=handshake.subprotocol)
+        except BaseException:
+            self._hub.detach(session)
+            raise
+        await self._converse(session, Hello(self._gone, handshake.extended, taken))
+
+    async def _resume_by_message(self, handshake: Handshake) -> None:
+        """Our client: nothing is admitted or sent until its token is checked."""
+        await self._socket.accept(subprotocol=handshake.subprotocol)
+        try:
+            async with asyncio.timeout(self._hub.settings.resume_timeout_ms / 1000):
+                message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            asked = extension.parse_resume(message.get("text") or message.get("bytes") or b"")
+            taken = await self._take(ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq), handshake)
+        except TimeoutError:
+            await self._refuse(Refusal("resume_timeout"))
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        else:
+            await self._converse(self._hub.go_on(taken), Hello(self._gone, True, taken))
+
+    async def _take(self, ask: ResumeAsk, handshake: Handshake) -> Taken:
+        started = time.perf_counter()
+        try:
+            taken = await self._hub.take(ask, handshake.key_digest or ANONYMOUS)
+        except Refusal as refusal:
+            metrics.TAKEOVERS.labels(refusal.code).inc()
+            raise
+        metrics.RESUME_SECONDS.observe(time.perf_counter() - started)
+        return taken
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        """After the upgrade: said as an event, then closed."""
+        view = openai_ga.SessionView("sess_none")
+        error = events.Error(refusal.code, refusal.message, refusal.param)
+        try:
+            await self._write(openai_ga.render(error, None, view).decode())
+            await self._socket.close(close_code(refusal.code), refusal.code)
+        except (ClientGone, RuntimeError, WebSocketDisconnect, OSError):
+            return
+
+    async def _converse(self, session: LiveSession, hello: Hello) -> None:
+        try:
+            ending = await self._hub.converse(session, self._write, self._begin, hello)
         finally:
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.gather(self._reader, return_exceptions=True)
+        if ending == SUPERSEDED and hello.extended:
+            with contextlib.suppress(ClientGone):
+                await self._write(extension.replaced(openai_ga.SessionView(session.opened.session_id)))
         await self._close(ending)
 
     async def _deny(self, refusal: Refusal, retry_after_ms: int = 1000) -> None:
@@ -121,22 +193,27 @@ class _Connection:
         except (RuntimeError, TimeoutError, WebSocketDisconnect, OSError):
             return  # the client is gone: there is nobody to tell
 
-    def _begin(self, actor: Actor) -> None:
-        self._reader = asyncio.create_task(self._read(actor), name="read")
+    def _begin(self, session: LiveSession) -> None:
+        self._reader = asyncio.create_task(self._read(session), name="read")
 
     async def _write(self, text: str) -> None:
         try:
             await self._socket.send({"type": "websocket.send", "text": text})
+            crash.here("after_send")
         except (WebSocketDisconnect, RuntimeError, OSError) as gone:
             raise ClientGone from gone
 
-    async def _read(self, actor: Actor) -> None:
+    async def _read(self, session: LiveSession) -> None:
+        actor, first = session.actor, True
         try:
             while True:
                 message = await self._socket.receive()
                 if message["type"] == "websocket.disconnect":
-                    actor.end(1006, "client_disconnected")
+                    self._lost(message.get("code", 1006) in GOODBYES)
                     return
+                if first:
+                    first = False
+                    await self._hub.settle_token(session)
                 self._receive(actor, message.get("text"), message.get("bytes"))
                 await actor.room(self._hub.settings.max_pending_input_bytes)
         except asyncio.CancelledError:
@@ -145,12 +222,25 @@ class _Connection:
             log.error("reader failed", session=actor.conversation.session_id, failure=describe(failure))
             actor.end(1011, "internal_error")
 
+    def _lost(self, clean: bool) -> None:
+        if not self._gone.done():
+            self._gone.set_result(clean)
+
     def _receive(self, actor: Actor, text: str | None, data: bytes | None) -> None:
         at = time.perf_counter()
         try:
-            command = openai_ga.parse(text if text is not None else data or b"", self._limits)
+            command = self._parse(text if text is not None else data or b"", self._limits)
         except WireRefusal as refusal:
             actor.put(Refused(refusal.code, refusal.message, refusal.param, refusal.client_event_id), at)
             return
+        if isinstance(command, extension.EventAck):
+            actor.acked_seq = max(actor.acked_seq, command.seq)
+            return
         metrics.CLIENT_EVENTS.labels(type(command).__name__).inc()
         actor.put(command, at)
+
+
+def _seq_of(event_id: str | None) -> int | None:
+    """The number at the end of a server event's id; None when it has none."""
+    tail = event_id.rpartition("_")[2] if event_id else ""
+    return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 16 else None

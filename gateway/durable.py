@@ -7,7 +7,7 @@ import time
 import structlog
 
 from session_store import Commit, Store
-from session_store.errors import SessionClosed, SessionExists, SessionMissing, StaleGeneration, StoreError
+from session_store.errors import LeaseForgotten, SessionClosed, SessionMissing, StaleGeneration, StoreError
 
 from . import metrics
 from .actor import JournalEntry, StaleLease
@@ -21,41 +21,60 @@ RETRY_S = 1.0
 class StoreLog:
     """Commits under the session's lease. After a failure it waits, then starts a new journal with a full checkpoint."""
 
-    def __init__(self, store: Store, opener: Opener, opened: Opened) -> None:
+    def __init__(self, store: Store, opener: Opener, opened: Opened, limit_s: float, *, begin_anew: bool = False) -> None:
+        """begin_anew: the first commit writes a full checkpoint and a new journal."""
         self._store, self._opener, self._opened = store, opener, opened
-        self._replace = False
+        self._replace = begin_anew
         self._retry_at = 0.0
+        self._limit_s = limit_s
+        self._undurable_since: float | None = None
 
-    async def commit(self, first_seq: int, entries: list[JournalEntry], checkpoint: Checkpoint) -> bool:
+    @property
+    def overdue(self) -> bool:
+        """The store was away for longer than a session may go on without it."""
+        return self._undurable_since is not None and time.monotonic() - self._undurable_since > self._limit_s
+
+    async def commit(self, first_seq: int, entries: list[JournalEntry], checkpoint: Checkpoint, acked_seq: int) -> bool:
         if time.monotonic() < self._retry_at:
             metrics.UNDURABLE.inc()
             return False
-        lease = self._opened.lease
         try:
-            await self._store.records.commit(Commit(lease, first_seq, entries, checkpoint.hot, checkpoint.fields, replace=self._replace))
-        except (StaleGeneration, SessionClosed) as lost:
-            if lease == self._opened.lease:
-                raise StaleLease from lost
-            self._failed(lost)
+            await self._store.records.commit(
+                Commit(
+                    self._opened.lease,
+                    first_seq,
+                    entries,
+                    checkpoint.hot,
+                    checkpoint.fields,
+                    acked_seq=acked_seq,
+                    replace=self._replace,
+                    placements=self._opened.take_moved(),
+                )
+            )
+        except (LeaseForgotten, SessionMissing) as forgotten:
+            self._failed(forgotten)
+            await self._record_again()
             return False
+        except (StaleGeneration, SessionClosed) as lost:
+            raise StaleLease from lost
         except StoreError as failure:
             self._failed(failure)
-            if isinstance(failure, SessionMissing):
-                await self._record_again()
             return False
-        self._replace = False
+        self._replace, self._undurable_since = False, None
         return True
 
     def _failed(self, failure: StoreError) -> None:
         log.warning("commit not durable", session=self._opened.session_id, why=type(failure).__name__)
         metrics.UNDURABLE.inc()
-        self._replace, self._retry_at = True, time.monotonic() + RETRY_S
+        now = time.monotonic()
+        self._replace, self._retry_at = True, now + RETRY_S
+        self._undurable_since = self._undurable_since or now
 
     async def _record_again(self) -> None:
         """The store lost its data: nobody else has the session, so it stays ours, and the next commit is durable again."""
         try:
             await self._opener.record_again(self._opened)
-        except (SessionExists, SessionClosed) as lost:
+        except (StaleGeneration, SessionClosed) as lost:
             raise StaleLease from lost
         except StoreError:
             return

@@ -1,4 +1,4 @@
-"""All live sessions of one gateway: opened, run and closed here; the lease beat and the drain are theirs together."""
+"""All live sessions of one gateway: opened, resumed, run and closed here; the lease beat, the reaper and the drain are theirs together."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
 from session_store import Store
-from session_store.errors import SessionClosed, SessionExists, StoreError
+from session_store.errors import SessionClosed, StaleGeneration, StoreError
 
-from . import metrics
+from . import crash, metrics
 from .actor import Actor, Ending
-from .conversation import commands
+from .conversation import commands, events
 from .conversation.config import SemanticVad, ServerVad, SessionConfig, TurnDetection
 from .conversation.errors import Refusal
 from .conversation.session import Conversation
 from .durable import StoreLog
 from .graph import Graph, Profile
+from .live import ClientGone, LiveSession, Write
 from .opening import Opened, Opener, OpenRefused
-from .outbound import Outbound
+from .outbound import Frame, Outbound
+from .pulse import PulseWatch
+from .reaper import Reaper
+from .resuming import ResumeAsk, Resumer, Taken
 from .settings import Settings
 from .stages import StagePool
-from .wire import openai_ga
+from .wire import extension, openai_ga
 
 log = structlog.get_logger()
+GRACE_OVER = Ending(1000, "disconnect_grace_expired")
+LEFT = Ending(1000, "client_closed")
 
 
 class Hub:
@@ -36,24 +42,34 @@ class Hub:
         self.gateway_id = f"gw_{uuid.uuid4().hex}"
         self.draining = False
         self.graph = Graph(profile)
+        self.limits = settings.core_limits(profile)
         self._store, self._pool = store, StagePool()
+        self._pulse = PulseWatch(self._pool.stub, self.gateway_id, settings.pulse_timeout_ms / 1000, settings.engine_timeout_ms / 1000)
         self._opener = Opener(store, self._pool, self.graph, profile.name, self.gateway_id, settings)
-        self._sessions: dict[str, tuple[Opened, Actor]] = {}
+        self._resumer = Resumer(store, self._opener, self.graph, self.gateway_id, settings, self.limits)
+        self._reaper = Reaper(store, self._opener, self.gateway_id, settings)
+        self._sessions: dict[str, LiveSession] = {}
+        self._views: dict[str, openai_ga.SessionView] = {}
+        self._graces: dict[str, asyncio.TimerHandle] = {}
         self._opening = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._beating: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, address: str) -> None:
         await self._store.registry.beat_gateway(self.gateway_id, address)
-        self._beating = asyncio.create_task(self._beat(address), name="gateway beat")
+        self._tasks = [
+            asyncio.create_task(self._beat(address), name="gateway beat"),
+            asyncio.create_task(self._reaper.run(), name="reaper"),
+        ]
 
     async def stop(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(StoreError):
             await self._store.registry.remove_gateway(self.gateway_id)
+        await self._pulse.close()
         await self._pool.close()
         await self._store.close()
 
@@ -68,15 +84,16 @@ class Hub:
             voice=session.voice,
         )
 
-    async def open(self, tenant: str) -> tuple[Opened, SessionConfig]:
+    # in
+
+    async def open(self, tenant: str) -> Opened:
         """A session's slots and stages, before the upgrade. Raises OpenRefused."""
         if self.draining:
             raise OpenRefused(Refusal("server_draining"))
         self._opening += 1
         self._idle.clear()
         try:
-            config = self.session_config()
-            return await self._opener.open(tenant, config), config
+            return await self._opener.open(tenant, self.session_config())
         finally:
             self._opening -= 1
             self._settle_idle()
@@ -85,42 +102,107 @@ class Hub:
         """The client went away before its session began."""
         await asyncio.shield(self._opener.close(opened, "upgrade_failed"))
 
-    async def converse(
-        self, opened: Opened, config: SessionConfig, write: Callable[[str], Awaitable[None]], began: Callable[[Actor], None]
-    ) -> Ending:
-        """Run the session to its end; its slots are free when this returns."""
-        settings, limits = self.settings, self.settings.core_limits(self.profile)
-        conversation = Conversation(opened.session_id, config, self.graph, limits)
-        view = openai_ga.SessionView(opened.session_id, expires_at=int(time.time()) + limits.max_session_ms // 1000)
+    async def take(self, ask: ResumeAsk, tenant: str) -> Taken:
+        """A session that lives on here; whoever had it before is told by the store and by every stage. Raises Refusal."""
+        if self.draining:
+            raise Refusal("server_draining")
+        taken = await self._resumer.take(ask, tenant)
+        before = self._sessions.pop(ask.session_id, None)
+        self._cancel_grace(ask.session_id)
+        if before is not None:
+            await before.abandon()
+        metrics.TAKEOVERS.labels("taken").inc()
+        return taken
+
+    def begin(self, opened: Opened) -> LiveSession:
+        """A new session starts to live."""
+        conversation = Conversation(opened.session_id, self.session_config(), self.graph, self.limits)
+        live = self._enliven(opened, conversation)
+        live.actor.put(commands.Start())
+        return live
+
+    def go_on(self, taken: Taken) -> LiveSession:
+        """A session that was taken over goes on."""
+        live = self._enliven(taken.opened, taken.conversation, begin_anew=taken.rolled_back)
+        live.actor.put(taken.resume)
+        return live
+
+    def _enliven(self, opened: Opened, conversation: Conversation, *, begin_anew: bool = False) -> LiveSession:
+        left_s = (conversation.state.deadlines.get("session", self.limits.max_session_ms) - conversation.now) // 1000
+        view = openai_ga.SessionView(opened.session_id, expires_at=int(time.time()) + left_s, resume_token=opened.token)
+        self._views[opened.session_id] = view
+        session: LiveSession
         actor = Actor(
             conversation,
             opened.links,
-            StoreLog(self._store, self._opener, opened),
+            StoreLog(self._store, self._opener, opened, self.settings.undurable_limit_ms / 1000, begin_anew=begin_anew),
             lambda event, seq: openai_ga.render(event, seq, view),
-            Outbound(settings.max_output_bytes),
+            lambda effect: session.replace(effect),
         )
-        for link in opened.links.values():
-            link.listen(actor.put)
-        self._sessions[opened.session_id] = (opened, actor)
+        session = LiveSession(opened, actor, self._opener, self._pulse, self.settings.close_timeout_ms / 1000)
+        self._sessions[opened.session_id] = session
         self._idle.clear()
         metrics.SESSIONS.set(len(self._sessions))
-        actor.put(commands.Start())
         if self.draining:
             actor.put(commands.Drain())
-        began(actor)
-        ending = Ending(1011, "internal_error")
-        try:
-            ending = await actor.run(write)
-            return ending
-        finally:
-            metrics.CLOSES.labels(ending.reason).inc()
-            await asyncio.shield(self._close(opened, ending))
+        session.start(self._ended)
+        return session
 
-    async def _close(self, opened: Opened, ending: Ending) -> None:
+    async def converse(self, session: LiveSession, write: Write, began: Callable[[LiveSession], None], hello: Hello) -> Ending:
+        """Serve one socket until it or the session ends. A session whose client may come back goes on without it."""
+        session_id, view = session.opened.session_id, self._views[session.opened.session_id]
+        self._cancel_grace(session_id)
+        outbound = Outbound(self.settings.max_output_bytes)
+        for text in hello.texts(view):
+            outbound.put(Frame(text, "", 0.0, "Replayed"))
+        skipped = (lambda seq: extension.skipped(view, seq)) if hello.extended else (lambda seq: "")
+        began(session)
+        serving = asyncio.create_task(session.serve(outbound, write, skipped))
+        hello.socket_gone.add_done_callback(lambda gone: outbound.leave())
         try:
-            await self._opener.close(opened, ending.reason)
+            ending = await serving
+        except asyncio.CancelledError:
+            serving.cancel()
+            raise
+        said_goodbye = hello.socket_gone.done() and not hello.socket_gone.cancelled() and hello.socket_gone.result()
+        if said_goodbye and self._sessions.get(session_id) is session:
+            session.actor.end(LEFT.code, LEFT.reason)
+            return LEFT
+        if session.running is not None and not session.running.done():
+            self.detach(session)
+        return ending
+
+    # out
+
+    def detach(self, session: LiveSession) -> None:
+        """The client is gone and may come back: the grace begins."""
+        session_id = session.opened.session_id
+        if self._sessions.get(session_id) is not session or session.actor.outbound is not None:
+            return
+        loop = asyncio.get_running_loop()
+        grace_s = self.settings.grace_ms / 1000
+        self._graces[session_id] = loop.call_later(grace_s, session.actor.end, GRACE_OVER.code, GRACE_OVER.reason)
+        task = loop.create_task(self._note_detached(session))
+        task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
+
+    async def _note_detached(self, session: LiveSession) -> None:
+        with contextlib.suppress(StoreError):
+            await self._store.records.detach(session.opened.lease, grace_ms=self.settings.grace_ms)
+
+    def _cancel_grace(self, session_id: str) -> None:
+        if (grace := self._graces.pop(session_id, None)) is not None:
+            grace.cancel()
+
+    async def _ended(self, session: LiveSession, ending: Ending) -> None:
+        session_id = session.opened.session_id
+        if self._sessions.get(session_id) is session:
+            self._cancel_grace(session_id)
+            self._views.pop(session_id, None)
+        try:
+            await session.free(ending)
         finally:
-            self._sessions.pop(opened.session_id, None)
+            if self._sessions.get(session_id) is session:
+                del self._sessions[session_id]
             metrics.SESSIONS.set(len(self._sessions))
             self._settle_idle()
 
@@ -128,17 +210,23 @@ class Hub:
         if not self._sessions and not self._opening:
             self._idle.set()
 
+    async def settle_token(self, session: LiveSession) -> None:
+        """The client's first message after a resume: it has its new token, the old one is revoked."""
+        with contextlib.suppress(StoreError):
+            await self._store.records.settle_token(session.opened.lease)
+
     async def drain(self) -> None:
         """Take no one new, end each session at its next quiet point, and the rest after the bound."""
         self.draining = True
-        for _, actor in list(self._sessions.values()):
-            actor.put(commands.Drain())
+        crash.here("drain")
+        for session in list(self._sessions.values()):
+            session.actor.put(commands.Drain())
         try:
             async with asyncio.timeout(self.settings.drain_timeout_ms / 1000):
                 await self._idle.wait()
         except TimeoutError:
-            for _, actor in list(self._sessions.values()):
-                actor.end(1012, "server_draining")
+            for session in list(self._sessions.values()):
+                session.actor.end(1012, "server_draining")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.close_timeout_ms / 1000 + 1):
                     await self._idle.wait()
@@ -150,24 +238,48 @@ class Hub:
                 await self._store.registry.beat_gateway(self.gateway_id, address)
                 if await self._store.registry.mute_ms():
                     await self._record_again()
-                held = [(opened, opened.lease, actor) for opened, actor in self._sessions.values()]
-                lost = await self._store.records.renew(self.gateway_id, [lease for _, lease, _ in held])
+                held = list(self._sessions.values())
+                lost = await self._store.records.renew(self.gateway_id, [session.opened.lease for session in held])
             except StoreError as failure:
                 log.warning("beat not taken", why=type(failure).__name__)
                 continue
-            for opened, lease, actor in held:
-                if opened.session_id in lost and opened.lease == lease:
-                    actor.end(1006, "stale_lease")
+            for session in held:
+                if session.opened.session_id in lost:
+                    session.actor.superseded()
 
     async def _record_again(self) -> None:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
-        for opened, actor in list(self._sessions.values()):
-            if opened.session_id not in self._sessions:
-                continue
+        for session in list(self._sessions.values()):
             try:
-                await self._opener.record_again(opened)
-            except (SessionExists, SessionClosed):
-                actor.end(1006, "stale_lease")
+                await self._opener.record_again(session.opened)
+            except (StaleGeneration, SessionClosed):
+                session.actor.superseded()
+
+
+class Hello:
+    """What a socket hears first: nothing more than the live events of a new session, or what a resume owes it."""
+
+    def __init__(self, socket_gone: asyncio.Future[bool], extended: bool = False, taken: Taken | None = None) -> None:
+        self.socket_gone, self.extended, self.taken = socket_gone, extended, taken
+        """socket_gone: done when the socket ended; True when the client said goodbye."""
+
+    def texts(self, view: openai_ga.SessionView) -> list[str]:
+        if self.taken is None:
+            return []
+        taken = self.taken
+        first_seq = taken.replay[0][0] if taken.replay else taken.last_seq + 1
+        c = taken.conversation
+        if self.extended:
+            first = extension.resumed(
+                view, c.config, seq=taken.last_seq, input_samples=taken.input_samples, client_seq=c.state.client_seq, first_seq=first_seq
+            )
+        else:
+            first = openai_ga.render(events.SessionCreated(view.session_id, c.config), None, view).decode()
+        told = [first]
+        if taken.gap and self.extended:
+            told.append(extension.resync_required(view, "journal_gap", first_seq))
+        told += [openai_ga.render(event, seq, view).decode() for seq, event in taken.replay]
+        return told
 
 
 def _turn_detection(profile: Profile) -> TurnDetection | None:
@@ -176,3 +288,6 @@ def _turn_detection(profile: Profile) -> TurnDetection | None:
         return None
     values = defaults.model_dump(exclude={"type"})
     return ServerVad(**values) if defaults.type == "server_vad" else SemanticVad(**values)
+
+
+__all__ = ["ClientGone", "Hello", "Hub"]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import structlog
 from parley_stage.v1 import stage_pb2 as pb
 
-from session_store import Lease, Reserved, Store
+from session_store import Lease, Placement, Reserved, Store
 from session_store.errors import AtCapacity, ReservationLost, StagesUnavailable, StoreError, StoreUnavailable, TenantLimit
+from session_store.tokens import digest, new_token
 
 from . import metrics, translate
 from .conversation.config import SessionConfig
+from .conversation.effects import Replace
 from .conversation.errors import Refusal
 from .conversation.policy import stage_config_json
 from .graph import Graph
@@ -34,14 +38,31 @@ class OpenRefused(Exception):
 
 @dataclass(slots=True)
 class Opened:
-    """A session that holds its slots, stages and record. The lease is a new one after a store that lost its data was told again."""
+    """A session that holds its slots, stages and record."""
 
     session_id: str
-    holder_id: str
     tenant: str
     lease: Lease
+    attachment: int
+    """What stages know: at most the lease's, which was made after they were opened."""
     links: dict[str, StageLink]
-    placements: Reserved
+    placements: dict[str, Placement]
+    token: str = field(repr=False)
+    """What the client may resume with; the store has its digest."""
+    moved: bool = False
+
+    def take_moved(self) -> dict[str, Placement] | None:
+        """The placements, if they changed since they were last written."""
+        moved, self.moved = self.moved, False
+        return dict(self.placements) if moved else None
+
+    def authority(self, stage: str) -> pb.Authority:
+        return pb.Authority(
+            session_id=self.session_id,
+            placement=self.placements[stage].placement,
+            attachment=self.attachment,
+            holder_id=self.lease.holder_id,
+        )
 
 
 class Opener:
@@ -52,61 +73,78 @@ class Opener:
     async def open(self, tenant: str, config: SessionConfig) -> Opened:
         """Reserve, open all stages at once, create the record, confirm. Raises OpenRefused and leaves nothing behind."""
         started = time.perf_counter()
-        session_id, holder_id = f"sess_{uuid.uuid4().hex}", uuid.uuid4().hex
-        reserved = await self._reserve(session_id, tenant)
-        links: dict[str, StageLink] = {}
+        session_id, holder_id, token = f"sess_{uuid.uuid4().hex}", uuid.uuid4().hex, new_token()
+        placements = (await self._reserve(session_id, tenant)).placements
+        attachment = max(placement.placement for placement in placements.values())
+        opened = Opened(session_id, tenant, Lease(session_id, attachment, holder_id), attachment, {}, placements, token)
         try:
-            await self._open_stages(session_id, holder_id, reserved, config, links)
-            lease = await self._store.records.create(
-                session_id, self._gateway_id, holder_id, tenant, self._profile, reserved.placements
+            await self._open_stages(opened, config)
+            opened.lease = await self._store.records.create(
+                session_id, self._gateway_id, holder_id, tenant, self._profile, placements, token_digest=digest(token)
             )  # fmt: skip
             await self._store.admission.confirm(session_id)
         except BaseException as failure:
-            await asyncio.shield(self._undo(session_id, links))
+            await asyncio.shield(self.free(session_id, opened.links, "open_failed"))
             if isinstance(failure, (StageRefused, StoreError)):
                 raise OpenRefused(_refusal(failure)) from failure
             raise
         metrics.OPEN_SECONDS.observe(time.perf_counter() - started)
-        return Opened(session_id, holder_id, tenant, lease, links, reserved)
+        return opened
 
     async def record_again(self, opened: Opened) -> None:
         """Tell a store that lost its data of this session; nothing happens when it knows. Raises StoreError."""
-        opened.lease = await self._store.records.create(
-            opened.session_id, self._gateway_id, opened.holder_id, opened.tenant, self._profile, opened.placements.placements
+        await self._store.records.restore(
+            opened.lease, self._gateway_id, opened.tenant, self._profile, opened.placements, token_digest=digest(opened.token)
         )  # fmt: skip
+
+    async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int) -> StageLink:
+        """Another replica for a lost stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
+        stage, old = effect.stage, opened.placements[effect.stage]
+        reserved = await self._store.admission.reserve(
+            opened.session_id, opened.tenant, self._graph.stages, avoid=(old.replica_id,), wait_ms=self._settings.replace_wait_ms
+        )
+        opened.placements[stage] = reserved.placements[stage]
+        link = StageLink(stage, self._pool.stub(opened.placements[stage].address), opened.authority(stage), base)
+        try:
+            await link.open(self._opening(stage, config, effect.resume_after), self._settings.open_timeout_ms / 1000)
+            await self._store.admission.confirm(opened.session_id)
+        except BaseException:
+            await asyncio.shield(link.close("open_failed", self._settings.close_timeout_ms / 1000))
+            raise
+        opened.moved = True
+        return link
+
+    def link(self, opened: Opened, stage: str, base: int) -> StageLink:
+        return StageLink(stage, self._pool.stub(opened.placements[stage].address), opened.authority(stage), base)
 
     async def _reserve(self, session_id: str, tenant: str) -> Reserved:
         try:
-            return await self._store.admission.reserve(session_id, tenant, self._graph.stages, self._settings.tenant_max_sessions)
+            return await self._store.admission.reserve(
+                session_id, tenant, self._graph.stages, self._settings.tenant_max_sessions, wait_ms=self._settings.queue_wait_ms
+            )
         except (AtCapacity, TenantLimit) as full:
             raise OpenRefused(_refusal(full), full.retry_after_ms) from full
         except StoreError as failure:
             raise OpenRefused(_refusal(failure)) from failure
 
-    async def _open_stages(
-        self, session_id: str, holder_id: str, reserved: Reserved, config: SessionConfig, links: dict[str, StageLink]
-    ) -> None:
+    async def _open_stages(self, opened: Opened, config: SessionConfig) -> None:
         """All stages in parallel; the first refusal wins once every answer is in, so that nothing opens unnoticed."""
-        attachment = max(p.placement for p in reserved.placements.values())
-        for stage, placement in reserved.placements.items():
-            authority = pb.Authority(
-                session_id=session_id, placement=placement.placement, attachment=attachment, holder_id=holder_id
-            )  # fmt: skip
-            links[stage] = StageLink(stage, self._pool.stub(placement.address), authority)
+        opened.links.update({stage: self.link(opened, stage, 0) for stage in opened.placements})
         timeout = self._settings.open_timeout_ms / 1000
         answers = await asyncio.gather(
-            *(link.open(self._opening(stage, config), timeout) for stage, link in links.items()), return_exceptions=True
+            *(link.open(self._opening(stage, config, {}), timeout) for stage, link in opened.links.items()), return_exceptions=True
         )
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
 
-    def _opening(self, stage: str, config: SessionConfig) -> pb.Open:
+    def _opening(self, stage: str, config: SessionConfig, resume_after: Mapping[str, int]) -> pb.Open:
         opening = pb.Open(
             stage=stage,
             contract_version=CONTRACT_VERSION,
             config_json=stage_config_json(stage, config),
             edges=self._graph.edges(stage),
+            resume_after=resume_after,
         )
         if stage in self._graph.readers("client", "audio"):
             opening.input_format.CopyFrom(translate.audio_format(config.input_format))
@@ -114,17 +152,18 @@ class Opener:
             opening.output_format.CopyFrom(translate.audio_format(config.output_format))
         return opening
 
-    async def _undo(self, session_id: str, links: dict[str, StageLink]) -> None:
-        """Free what a failed opening holds; the store forgets an unconfirmed reservation by itself if it cannot be reached."""
-        await self.free(session_id, links, "open_failed")
-
     async def close(self, opened: Opened, reason: str) -> None:
-        """End the session: stages first, then the record, then the slots that the stages confirmed."""
+        """End the session in two steps: nobody may resume it from the first on, and its slots are free after the second."""
+        records = self._store.records
         try:
-            await self._store.records.close(opened.lease, reason)
+            if not await records.begin_close(opened.lease, reason):
+                await asyncio.gather(*(link.abandon() for link in opened.links.values()))
+                return  # taken over or reaped: the stages are somebody else's to free
         except StoreError as failure:
-            log.warning("record not closed", session=opened.session_id, why=type(failure).__name__)
+            log.warning("record not closing", session=opened.session_id, why=type(failure).__name__)
         await self.free(opened.session_id, opened.links, reason)
+        with contextlib.suppress(StoreError):
+            await records.close(opened.lease, reason)
 
     async def free(self, session_id: str, links: dict[str, StageLink], reason: str) -> None:
         """Slots go back only as far as stages confirm; the others are quarantined and shown."""

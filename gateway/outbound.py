@@ -14,10 +14,12 @@ class Frame(NamedTuple):
     at: float
     """perf_counter of what caused it; 0.0 when not measured."""
     kind: str
+    skipped: str = ""
+    """What leaves in its place when it is muted, for clients that count; empty: nothing."""
 
 
 class Outbound:
-    """One writer drains it. Audio counts against the bound; control has a reserve on top, so that an ending can always be told."""
+    """What waits for one socket; one writer drains it. Audio counts against the bound; control has a reserve on top."""
 
     RESERVE_BYTES = 65_536
 
@@ -28,11 +30,29 @@ class Outbound:
         self._muted: set[str] = set()
         self._wake = asyncio.Event()
         self._ended = False
+        self.overflowed = False
+        """The client does not read: the socket is to be closed."""
+        self.turn_ended_at = 0.0
+
+        self.left = False
+        """The client is gone: nothing need be written any more."""
+
+    def leave(self) -> None:
+        self.left = True
+        self.end()
+
+    def overflow(self) -> None:
+        self.overflowed = True
+        self.end()
 
     def put(self, frame: Frame) -> bool:
         """False when the reader is too slow: the frame was not taken."""
-        if frame.response_id and frame.response_id in self._muted:
+        if self._ended:
             return True
+        if frame.response_id and frame.response_id in self._muted:
+            frame = _muted(frame)
+            if not frame.text:
+                return True
         if self._bytes + len(frame.text) > self._max + (0 if frame.response_id else self.RESERVE_BYTES):
             return False
         self._frames.append(frame)
@@ -43,10 +63,10 @@ class Outbound:
     def mute(self, response_id: str) -> None:
         """Nothing of this response's sound leaves any more; everything else keeps its place."""
         self._muted.add(response_id)
-        kept = [frame for frame in self._frames if frame.response_id != response_id]
-        if len(kept) != len(self._frames):
-            self._frames = deque(kept)
-            self._bytes = sum(len(frame.text) for frame in kept)
+        if any(frame.response_id == response_id for frame in self._frames):
+            told = (_muted(frame) if frame.response_id == response_id else frame for frame in self._frames)
+            self._frames = deque(frame for frame in told if frame.text)
+            self._bytes = sum(len(frame.text) for frame in self._frames)
 
     def forget(self, response_id: str) -> None:
         """The response has had its terminal: no frame of it will come."""
@@ -69,3 +89,7 @@ class Outbound:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+
+def _muted(frame: Frame) -> Frame:
+    return Frame(frame.skipped, "", 0.0, "Skipped")

@@ -38,6 +38,23 @@ class Settings(BaseSettings):
     stall_timeout_ms: int = Field(2000, ge=1)
     response_timeout_ms: int = Field(120_000, ge=1)
     update_timeout_ms: int = Field(2000, ge=1)
+    queue_wait_ms: int = Field(2000, ge=0)
+    """Longest wait for a free place before an upgrade is refused."""
+    replace_wait_ms: int = Field(2000, ge=0)
+    """Longest wait for a place on another replica of a lost stage."""
+    attach_timeout_ms: int = Field(500, ge=1)
+    """At a takeover, per stage; all at once."""
+    resume_timeout_ms: int = Field(10_000, ge=1)
+    """From an upgrade that announces a resume to its session.resume."""
+    grace_ms: int = Field(30_000, ge=0)
+    """A session without a connection may be resumed for so long."""
+    pulse_timeout_ms: int = Field(1500, ge=100)
+    """A replica that is silent for so long is lost."""
+    engine_timeout_ms: int = Field(30_000, ge=100)
+    """A stage whose engine does not turn for so long is lost."""
+    reap_interval_s: float = Field(5.0, gt=0)
+    undurable_limit_ms: int = Field(120_000, ge=1000)
+    """Without the store for so long, a session ends at its next quiet point."""
     open_timeout_ms: int = Field(5000, ge=1)
     close_timeout_ms: int = Field(2000, ge=1)
     drain_timeout_ms: int = Field(10_000, ge=0)

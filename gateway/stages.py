@@ -19,7 +19,7 @@ from parley_stage.v1 import stage_pb2 as pb
 from parley_stage.v1 import stage_pb2_grpc
 
 from . import metrics, translate
-from .conversation.commands import Command, StageLost
+from .conversation.commands import Command, StageAttached, StageLost
 from .conversation.effects import Grant, Order, Relay
 
 CONTRACT_VERSION = 1
@@ -105,10 +105,12 @@ def _commits(message: pb.ToStage) -> bool:
 class StageLink:
     """One stage of one session."""
 
-    def __init__(self, stage: str, stub: stage_pb2_grpc.StageStub, authority: pb.Authority) -> None:
-        self.stage, self.authority = stage, authority
+    def __init__(self, stage: str, stub: stage_pb2_grpc.StageStub, authority: pb.Authority, base: int = 0) -> None:
+        """`base`: output positions that earlier placements of the stage used up; the core counts on from there."""
+        self.stage, self.authority, self.base = stage, authority, base
         self._stub = stub
         self._put: Callable[[Command, float], None] = lambda command, at: None
+        self._stale: Callable[[], None] = lambda: None
         self._call: grpc.aio.StreamStreamCall | None = None
         self._queue: deque[tuple[pb.ToStage, float]] = deque()
         self._wake = asyncio.Event()
@@ -149,9 +151,27 @@ class StageLink:
             raise _refused(self.stage, answer)
         self._call = call
 
-    def listen(self, put: Callable[[Command, float], None]) -> None:
-        """From now on what the stage says goes into this mailbox."""
-        self._put = put
+    async def attach(self, consumed: int, timeout_s: float) -> StageAttached:
+        """Take the session over; `consumed` is a position of the core. Raises StageRefused: the stage is lost to us."""
+        self._received = max(0, consumed - self.base)
+        call = self._stub.Converse()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.write(self._attach_message())
+                answer = await call.read()
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as failure:
+            call.cancel()
+            raise StageRefused(self.stage, "UNAVAILABLE", type(failure).__name__) from failure
+        if answer is grpc.aio.EOF or answer.WhichOneof("event") != "attached":
+            call.cancel()
+            raise _refused(self.stage, answer)
+        self._call = call
+        marks = answer.attached.watermarks
+        return StageAttached(self.stage, answer.attached.epoch, dict(marks.edges), marks.command_number)
+
+    def listen(self, put: Callable[[Command, float], None], stale: Callable[[], None]) -> None:
+        """From now on what the stage says goes into this mailbox; `stale` is called when it says that another gateway has the session."""
+        self._put, self._stale = put, stale
         self._task = asyncio.create_task(self._run(), name=f"stage {self.stage}")
 
     def relay(self, effect: Relay, at: float) -> None:
@@ -171,7 +191,8 @@ class StageLink:
         self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
 
     def ack(self, position: int) -> None:
-        self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=position)), 0.0)
+        if position > self.base:
+            self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=position - self.base)), 0.0)
 
     async def close(self, reason: str, timeout_s: float) -> bool:
         """True when the stage confirmed that the slot is free."""
@@ -196,6 +217,19 @@ class StageLink:
         except grpc.aio.AioRpcError:
             return False
         return not answer.HasField("error")
+
+    async def abandon(self) -> None:
+        """Let go of the stream and nothing else: the session is another gateway's now, or the stage is lost."""
+        self._closing = True
+        self._stream_over(confirmed=False)
+        await self._stop()
+
+    def lost(self, why: str) -> None:
+        """The replica does not answer any more: not waited for."""
+        if not self._closing:
+            self._closing = True
+            self._stream_over(confirmed=False)
+            self._put(StageLost(self.stage, why), time.perf_counter())
 
     async def _stop(self) -> None:
         if self._task is not None:
@@ -257,7 +291,7 @@ class StageLink:
             case "chunk":
                 if message.chunk.position > self._received:
                     self._received = message.chunk.position
-                    self._put(translate.chunk(self.stage, message.chunk), at)
+                    self._put(translate.chunk(self.stage, message.chunk, self.base), at)
             case "accepted":
                 self._unaccepted.trim(message.accepted.watermarks)
                 self._progress.set()
@@ -279,9 +313,11 @@ class StageLink:
     def _failed(self, error: pb.StageError, at: float) -> None:
         metrics.STAGE_ERRORS.labels(self.stage, pb.StageError.Code.Name(error.code)).inc()
         log.warning("stage error", stage=self.stage, session=self.authority.session_id, code=pb.StageError.Code.Name(error.code))
-        if error.session_ended and not self._closing:
+        if error.code == pb.StageError.CODE_STALE_AUTHORITY:
             self._closing = True
-            self._put(StageLost(self.stage, error.message), at)
+            self._stale()
+        elif error.session_ended and not self._closing:
+            self.lost(error.message)
         elif not self._closing:
             self._put(translate.failed(self.stage, error), at)
 
@@ -299,10 +335,7 @@ class StageLink:
 
     async def _attach(self) -> bool:
         """Take the session up again on a new stream; False when the stage does not hold it or does not answer."""
-        attach = pb.ToStage(
-            authority=self.authority,
-            attach=pb.Attach(stage=self.stage, contract_version=CONTRACT_VERSION, consumed=self._received),
-        )
+        attach = self._attach_message()
         for attempt in range(ATTACH_TRIES):
             call = self._stub.Converse()
             try:
@@ -315,10 +348,21 @@ class StageLink:
                 continue
             if answer is grpc.aio.EOF or answer.WhichOneof("event") != "attached":
                 call.cancel()
+                if isinstance(answer, pb.FromStage) and answer.WhichOneof("event") == "error":
+                    self._refused_again(answer.error)
                 return False
             self._take_up(call, answer.attached)
             return True
         return False
+
+    def _refused_again(self, error: pb.StageError) -> None:
+        if error.code == pb.StageError.CODE_STALE_AUTHORITY:
+            self._closing = True
+            self._stale()
+
+    def _attach_message(self) -> pb.ToStage:
+        attach = pb.Attach(stage=self.stage, contract_version=CONTRACT_VERSION, consumed=self._received)
+        return pb.ToStage(authority=self.authority, attach=attach)
 
     def _take_up(self, call: grpc.aio.StreamStreamCall, attached: pb.Attached) -> None:
         self._call = call

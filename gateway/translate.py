@@ -116,11 +116,11 @@ def _messages(body: fx.PromptOrder) -> pb.Messages:
     return messages
 
 
-def chunk(stage: str, message: pb.Chunk) -> StageChunk:
+def chunk(stage: str, message: pb.Chunk, base: int = 0) -> StageChunk:
     payload = message.payload if message.HasField("payload") else None
     return StageChunk(
         stage=stage,
-        position=message.position,
+        position=message.position + base,
         epoch=message.label.epoch,
         response_id=message.label.response_id,
         output=None if payload is None else _output(payload),

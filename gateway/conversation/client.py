@@ -131,6 +131,13 @@ def stage_updated(c: Conversation, answer: StageUpdated) -> None:
         release_held(c)
 
 
+def update_interrupted(c: Conversation, stage: str) -> None:
+    """A stage that was to judge the update is lost: refused, as a stage that does not answer."""
+    updating = c.state.updating
+    if updating is not None and stage in updating.waiting:
+        _settle_update(c, f"{stage} was lost", None)
+
+
 def update_late(c: Conversation) -> None:
     updating = c.state.updating
     if updating is not None and updating.deadline <= c.now:
@@ -160,8 +167,9 @@ def _adopt(c: Conversation, config: SessionConfig, generation: int) -> None:
 
 def release_held(c: Conversation) -> None:
     """Obey what waited behind the update, until another update makes it wait again."""
-    while c.state.held_commands and c.state.updating is None:
-        c.obey(c.state.held_commands.pop(0))
+    held = c.state.held_commands
+    while held and c.state.updating is None and not (c.state.lost and isinstance(held[0], SessionUpdate)):
+        c.obey(held.pop(0))
 
 
 def close_by_expiry(c: Conversation) -> None:

@@ -12,6 +12,8 @@ from .items import Item
 
 class ClientCommand(Struct, frozen=True, kw_only=True, tag=True):
     event_id: str | None = None
+    client_seq: int | None = None
+    """Numbers our client's commands: each is obeyed once, whatever is sent again."""
 
 
 class InputAppend(ClientCommand, frozen=True, kw_only=True, tag=True):
@@ -192,6 +194,34 @@ class Refused(Struct, frozen=True):
     event_id: str | None = None
 
 
+class StageAttached(Struct, frozen=True):
+    """What a stage said when a takeover attached to it."""
+
+    stage: str
+    epoch: int
+    edges: dict[str, int]
+    command_number: int
+
+
+class Resume(Struct, frozen=True):
+    """A restored conversation goes on: these stages are attached, those are lost."""
+
+    attached: tuple[StageAttached, ...]
+    lost: tuple[str, ...] = ()
+
+
+class StagePlaced(Struct, frozen=True):
+    """A lost stage was opened anew on another replica."""
+
+    stage: str
+
+
+class StageGone(Struct, frozen=True):
+    """A lost stage could not be placed anew: the conversation cannot go on."""
+
+    stage: str
+
+
 class Drain(Struct, frozen=True):
     """The gateway wants to stop: close at the next quiet point."""
 
@@ -204,5 +234,6 @@ Client = (
 )  # fmt: skip
 
 Command = (
-    ClientCommand | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | Tick | Start | Refused | Drain
+    ClientCommand | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | StagePlaced | StageGone
+    | Tick | Start | Resume | Refused | Drain
 )  # fmt: skip

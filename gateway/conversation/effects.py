@@ -126,6 +126,13 @@ class Order(Struct, frozen=True):
     config_generation: int = 1
 
 
+class Replace(Struct, frozen=True):
+    """Place a lost stage anew. `resume_after`: the position of each edge up to which it needs nothing; client audio above is re-heard."""
+
+    stage: str
+    resume_after: dict[str, int]
+
+
 class Ack(Struct, frozen=True):
     """Outputs of the stage up to position may be forgotten."""
 
@@ -140,4 +147,4 @@ class Close(Struct, frozen=True):
     reason: str
 
 
-Effect = Relay | Grant | Mute | Emit | Order | Ack | Close
+Effect = Relay | Grant | Mute | Emit | Order | Replace | Ack | Close

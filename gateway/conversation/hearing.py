@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def append(c: Conversation, command: InputAppend) -> None:
     bounded = c.config.turn_detection is None or c.input.open_item is not None
-    for position, audio in c.input.accept(command.audio, c.config.input_format, c.limits, bounded=bounded):
+    for position, audio in c.input.accept(command.audio, c.config.input_format, c.limits, c.edges.marks("client"), bounded=bounded):
         c.relay("client", "audio", position, audio)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
+
 from msgspec import Struct
 
 from .config import AudioFormat
@@ -17,7 +20,7 @@ class InputLedger(Struct):
     """Positions, the timeline, and the uncommitted span. Times in ms since the session's first sample."""
 
     position: int = 0
-    """Of the last piece that was passed on."""
+    """Samples passed on so far, each counted at the rate it came in: the position of the last piece on its edges."""
     carry: bytes = b""
     """The odd byte of a split sample."""
     samples: int = 0
@@ -36,10 +39,13 @@ class InputLedger(Struct):
     def end_ms(self, fmt: AudioFormat) -> int:
         return fmt.milliseconds(self.samples)
 
-    def accept(self, audio: bytes, fmt: AudioFormat, limits: Limits, *, bounded: bool) -> list[tuple[int, InputAudio]]:
+    def accept(
+        self, audio: bytes, fmt: AudioFormat, limits: Limits, marks: Iterable[int] = (), *, bounded: bool
+    ) -> list[tuple[int, InputAudio]]:
         """Count an append; answers its whole samples in pieces that an edge takes, each with its position.
 
-        `bounded` tells whether what is appended stays until somebody commits it.
+        `bounded` tells whether what is appended stays until somebody commits it. No piece reaches across one of `marks` (positions that a
+        stage already has), so that what is sent again is either new to a stage or a duplicate.
         """
         held = self.pending_bytes if bounded else 0
         if bounded and held + len(audio) > limits.max_pending_input_bytes:
@@ -48,13 +54,22 @@ class InputLedger(Struct):
         spare = len(data) % fmt.sample_bytes
         data, self.carry = (data[:-spare], data[-spare:]) if spare else (data, b"")
         self.pending_bytes = held + len(audio) if bounded else 0
-        return [self._piece(data[start : start + PIECE_BYTES], fmt) for start in range(0, len(data), PIECE_BYTES)]
+        cuts = {(mark - self.position) * fmt.sample_bytes for mark in marks if mark > self.position}
+        cuts.update(range(PIECE_BYTES, len(data), PIECE_BYTES))
+        edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+        return [self._piece(data[start:end], fmt) for start, end in pairwise(edges) if start < end]
 
     def _piece(self, data: bytes, fmt: AudioFormat) -> tuple[int, InputAudio]:
         count, first = len(data) // fmt.sample_bytes, self.samples
-        self.position += 1
+        self.position += count
         self.samples += count
         return self.position, InputAudio(data, count, fmt, first)
+
+    def rewind(self, position: int) -> None:
+        """After a takeover: what was counted is what the stages have."""
+        self.samples += position - self.position
+        self.position = position
+        self.carry = b""
 
     def forget_until(self, end_ms: int) -> None:
         """Everything before end_ms is committed or cleared."""

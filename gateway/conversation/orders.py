@@ -35,5 +35,11 @@ class Outbox(Struct):
         orders.waiting = [order for order in orders.waiting if order.number > number]
         return True
 
+    def forget(self, stage: str) -> int:
+        """The stage is lost with all that it was told; answers the last number on its edge "core"."""
+        orders = self.stages.setdefault(stage, StageOrders())
+        orders.waiting = []
+        return orders.last_append
+
     def unanswered(self) -> list[Order]:
         return [order for orders in self.stages.values() for order in orders.waiting]

@@ -98,6 +98,10 @@ class Playback(Struct):
         self.play_end_us = min(self.play_end_us, now * 1000)
         self.sounds = []
 
+    def begin_anew(self) -> None:
+        """The audio stage was placed anew: its credit counts from its open."""
+        self.passed_us = self.granted_ms = 0
+
     def grant(self, now: int, window_ms: int) -> int | None:
         """The new grand total when it is worth telling: what has passed, less what is unheard, plus the window."""
         total = (self.passed_us - self.lead_us(now)) // 1000 + window_ms
@@ -128,3 +132,6 @@ class Held:
 
     def pop(self) -> StageChunk:
         return self._chunks.popleft()
+
+    def clear(self) -> None:
+        self._chunks.clear()

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gateway.graph import Edges, Graph
 
-from . import client, events, hearing, speaking
+from . import client, events, failover, hearing, speaking
 from .client import Updating
 from .commands import (
     AudioOut,
@@ -34,11 +34,14 @@ from .commands import (
     Refused,
     ResponseCancel,
     ResponseCreate,
+    Resume,
     SessionUpdate,
     StageAccepted,
     StageChunk,
     StageFailed,
+    StageGone,
     StageLost,
+    StagePlaced,
     StageUpdated,
     Start,
     TextOut,
@@ -48,7 +51,7 @@ from .commands import (
 )
 from .config import SessionConfig
 from .dialog import Dialog
-from .effects import Ack, Close, Effect, Emit, Order, OrderBody, Relay
+from .effects import Ack, Close, Effect, Emit, OrderBody, Relay
 from .errors import Refusal
 from .fence import Fence
 from .history import History
@@ -82,6 +85,12 @@ class State(Struct):
     held_commands: list[Client] = []
     closing: bool = False
     draining: bool = False
+    client_seq: int = 0
+    """Highest numbered client command obeyed."""
+    lost: list[str] = []
+    """Stages that are being placed anew."""
+    bases: dict[str, int] = {}
+    """Output positions that a stage's earlier placements used up."""
 
 
 class Conversation:
@@ -117,16 +126,21 @@ class Conversation:
         return self.effects
 
     def _client(self, command: ClientCommand) -> None:
-        if self.state.updating is None or (isinstance(command, _CONTROL) and self.speaking):
+        held = self.state.held_commands
+        waits = self.state.updating is not None or held or (self.state.lost and isinstance(command, SessionUpdate))
+        if not waits or (isinstance(command, _CONTROL) and self.speaking):
             self.obey(command)
             return
-        held = self.state.held_commands
         if len(held) >= self.limits.max_held_commands or _held_bytes([*held, command]) > self.limits.max_pending_input_bytes:
             self.refuse(Refusal("update_refused", None, why="too much waits behind a session.update"), command.event_id)
         else:
             held.append(cast(Client, command))
 
     def obey(self, command: ClientCommand) -> None:
+        if command.client_seq is not None:
+            if command.client_seq <= self.state.client_seq:
+                return  # sent again after a resume: it was obeyed before
+            self.state.client_seq = command.client_seq
         try:
             _CLIENT_HANDLERS[type(command)](self, command)
         except Refusal as refusal:
@@ -163,10 +177,10 @@ class Conversation:
         self.state.seq += 1
         self.effects.append(Emit(self.state.seq, event))
 
-    def order(self, stage: str, body: OrderBody, *, append: bool) -> Order:
-        order = self.outbox.issue(stage, self.fence, body, append=append)
-        self.effects.append(order)
-        return order
+    def order(self, stage: str, body: OrderBody, *, append: bool) -> None:
+        """Tell a stage. One that is lost is told nothing: its next placement opens with what holds then."""
+        if stage not in self.state.lost:
+            self.effects.append(self.outbox.issue(stage, self.fence, body, append=append))
 
     def relay(self, source: str, kind: str, position: int, payload: Any, chunk: StageChunk | None = None) -> None:
         """Pass something on to all stages that read it. All other readers of the source hear of its last output, too."""
@@ -275,7 +289,7 @@ def _drain(c: Conversation, _: Drain) -> None:
 
 def _chunk(c: Conversation, chunk: StageChunk) -> None:
     """An output of a stage, in order: passed along its edges at once, then judged, then consumed. Audio waits for its time."""
-    if chunk.position <= c.received.get(chunk.stage, c.state.consumed.get(chunk.stage, 0)):
+    if chunk.position <= c.received.get(chunk.stage, 0):
         return
     c.received[chunk.stage] = chunk.position
     live = c.responses.live
@@ -283,6 +297,8 @@ def _chunk(c: Conversation, chunk: StageChunk) -> None:
     output = chunk.output
     if isinstance(output, DecisionOut | TranscriptOut) or current:
         _pass_on(c, chunk)
+    if chunk.position <= c.state.consumed.get(chunk.stage, 0):
+        return  # consumed before a takeover, and some reader may not have had it
     if chunk.stage == c.graph.audio_stage:
         c.held.push(chunk)
         return
@@ -341,13 +357,6 @@ def _input_failed(c: Conversation, stage: str) -> None:
         c.refuse(Refusal("stage_failed", stage=stage), None)
 
 
-def _lost(c: Conversation, loss: StageLost) -> None:
-    """Without a stage the conversation cannot go on: the open response ends as failed, then the session, by type."""
-    speaking.fail(c, "stage_lost", loss.stage)
-    c.refuse(Refusal("stage_lost", stage=loss.stage), None)
-    c.close(1011, "stage_lost")
-
-
 _STAGE_HANDLERS: dict[type, Any] = {
     Start: _start,
     Drain: _drain,
@@ -357,7 +366,10 @@ _STAGE_HANDLERS: dict[type, Any] = {
     StageAccepted: _accepted,
     StageUpdated: client.stage_updated,
     StageFailed: _failed,
-    StageLost: _lost,
+    StageLost: failover.lost,
+    StagePlaced: failover.placed,
+    StageGone: failover.gone,
+    Resume: failover.resumed,
 }
 
 _CLIENT_HANDLERS: dict[type, Any] = {

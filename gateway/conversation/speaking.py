@@ -62,7 +62,7 @@ def start(c: Conversation, options: ResponseOptions) -> None:
 def prompt_if_ready(c: Conversation) -> None:
     """Ask the language model as soon as all words it needs are known; without any there is nothing to say."""
     live = c.responses.live
-    if live is None or live.prompted or (c.dialog.waiting() and live.asked.input_items is None):
+    if live is None or live.prompted or c.state.lost or (c.dialog.waiting() and live.asked.input_items is None):
         return
     live.prompted, live.progress_at = True, c.now
     messages = dialog.prompt(live, c.history, c.limits.max_prompt_chars)

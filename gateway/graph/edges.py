@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -84,6 +84,34 @@ class Edges:
         """Positions sent and not accepted."""
         line = self.state.lines.get(source, {}).get(reader)
         return len(line.in_flight) if line else 0
+
+    def marks(self, source: str) -> set[int]:
+        """The watermarks of all readers of the source."""
+        return {line.watermark for line in self.state.lines.get(source, {}).values()}
+
+    def rewind(self, source: str, lost: Collection[str]) -> int | None:
+        """What was sent and not accepted is lost with its sender; answers the lowest watermark of the readers that are there, if any."""
+        for line in self.state.lines.get(source, {}).values():
+            line.sent, line.in_flight = line.watermark, []
+        return min((self.watermark(source, reader) for reader in self._edges.get(source, {}) if reader not in lost), default=None)
+
+    def give_up(self, reader: str) -> dict[str, int]:
+        """The reader is lost: all that was sent to it counts as had. Answers what that is, by source."""
+        had = {}
+        for source, lines in self.state.lines.items():
+            if (line := lines.get(reader)) is not None:
+                line.watermark, line.in_flight = line.sent, []
+                had[source] = line.sent
+        return had
+
+    def replay(self, source: str, reader: str, position: int, sent: int) -> None:
+        """The reader is placed anew and has this edge up to the position only; what was sent since is sent to it again, up to `sent`."""
+        line = self._open(source, reader)
+        line.sent, line.watermark, line.in_flight = sent, position, [sent] if sent > position else []
+
+    def begin_anew(self, source: str, position: int) -> None:
+        """The source is placed anew: nothing up to this position will come again."""
+        self.state.acknowledged[source] = position
 
     def held(self, source: str) -> bool:
         """True when an edge that blocks is full: nothing more may be taken from the source until its reader accepts."""

@@ -24,6 +24,11 @@ class SessionView(msgspec.Struct):
     expires_at: int | None = None
     """Unix seconds; None when the session has no end."""
     unsequenced: int = 0
+    resume_token: str | None = None
+    """Told in session.created, and nowhere else."""
+
+    def __repr__(self) -> str:
+        return f"SessionView({self.session_id!r})"
 
 
 def render(event: Event, seq: int | None, session: SessionView) -> bytes:
@@ -70,7 +75,10 @@ def _content_part(event: events.ContentPartAdded | events.ContentPartDone, sessi
 
 
 def _session(event: events.SessionCreated | events.SessionUpdated, session: SessionView) -> dict[str, Any]:
-    return {"session": session_object(event.session_id, event.config, session.expires_at)}
+    told = session_object(event.session_id, event.config, session.expires_at)
+    if isinstance(event, events.SessionCreated) and session.resume_token is not None:
+        told["resume_token"] = session.resume_token
+    return {"session": told}
 
 
 def _error(event: events.Error, session: SessionView) -> dict[str, Any]:

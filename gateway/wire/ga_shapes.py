@@ -104,6 +104,8 @@ BETA_RESPONSE_FIELDS = ("modalities", "voice", "output_audio_format", "max_respo
 
 class _ClientEvent(Struct, tag_field="type", kw_only=True):
     event_id: EventId | None = None
+    client_seq: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
+    """Our client numbers what it wants obeyed once."""
 
 
 class Append(_ClientEvent, tag="input_audio_buffer.append", kw_only=True, gc=False):

@@ -18,7 +18,7 @@ _BETA_HEADER = "realtime=v1"
 _MAX_KEY_CHARS = 512
 
 # Query parameters that ask for another mode. Ignoring one would start a conversation that the client did not ask for.
-_MODES = ("intent", "duplex", "session_id", "resume_session_id", "resume", "resume_token", "last_event_id", "call_id", "conversation_id")
+_MODES = ("intent", "duplex", "session_id", "call_id", "conversation_id")
 _OFF = ("", "0", "false")
 
 
@@ -31,6 +31,15 @@ class HandshakePolicy(Struct, frozen=True):
     """SHA-256 hex digests of accepted API keys; empty means that no key is asked for."""
 
 
+class ResumeWish(Struct, frozen=True):
+    session_id: str
+    token: str
+    last_event_id: str | None
+
+    def __repr__(self) -> str:
+        return f"ResumeWish({self.session_id!r})"
+
+
 class Handshake(Struct, frozen=True):
     """An upgrade that may go on to admission. It holds the key's digest only."""
 
@@ -40,6 +49,12 @@ class Handshake(Struct, frozen=True):
     """What the response must select: exactly "realtime" when the client offered it."""
     key_digest: str | None
     """SHA-256 hex of the client's API key: the tenant's name; None when it gave none."""
+    extended: bool = False
+    """The client hears extension events (`parley=1`)."""
+    awaits_resume: bool = False
+    """Its first message will be session.resume (`parley=1&resume=1`)."""
+    resume: ResumeWish | None = None
+    """A stock client wants its session back, by query or headers."""
 
 
 def decide(query: str, headers: Mapping[str, str], subprotocols: Iterable[str], policy: HandshakePolicy) -> Handshake:
@@ -52,12 +67,28 @@ def decide(query: str, headers: Mapping[str, str], subprotocols: Iterable[str], 
     _refuse_beta(headers, offered)
     asked = parse_qsl(query, keep_blank_values=True)
     _refuse_modes(asked)
+    values = dict(asked)
+    extended = values.get("parley", "").lower() not in _OFF
+    resume = values.get("resume") or headers.get("parley-resume", "")
+    awaits = extended and resume.lower() not in _OFF and not resume.startswith("sess_")
     return Handshake(
         model=_model(asked, policy),
         dialect="openai_ga",
         subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None,
         key_digest=digest,
+        extended=extended,
+        awaits_resume=awaits,
+        resume=None if awaits else _resume(resume, values, headers),
     )
+
+
+def _resume(session_id: str, values: Mapping[str, str], headers: Mapping[str, str]) -> ResumeWish | None:
+    if session_id.lower() in _OFF:
+        return None
+    token = values.get("resume_token") or headers.get("parley-resume-token", "")
+    if not session_id.startswith("sess_") or not 1 <= len(token) <= 256 or len(session_id) > 128:
+        raise Refusal("unsupported_mode", "resume")
+    return ResumeWish(session_id, token, values.get("last_event_id") or headers.get("parley-last-event-id"))
 
 
 def digest_key(key: str) -> str:

@@ -32,7 +32,8 @@ def parse(frame: str | bytes, limits: WireLimits) -> ClientCommand:
             raise WireRefusal("binary_frame_unsupported")
         _check_size(frame, limits.max_event_bytes)
         event = _decode(frame)
-        return _COMMANDS[type(event)](event, limits)
+        command = _COMMANDS[type(event)](event, limits)
+        return command if event.client_seq is None else msgspec.structs.replace(command, client_seq=event.client_seq)
     except WireRefusal as refusal:
         if refusal.client_event_id is None:
             refusal.client_event_id = read_head(frame)[0]

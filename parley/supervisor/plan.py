@@ -55,7 +55,9 @@ def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> 
         return ServiceSpec(name, (sys.executable, "-m", module), ReadyFile(ready), {**shared, **env, "PARLEY_READY_FILE": str(ready)})
 
     private = {"PARLEY_BIND": "127.0.0.1:0", "PARLEY_HTTP_BIND": "127.0.0.1:0", "PARLEY_DRAIN_S": "1"}
-    public = {"PARLEY_HTTP_BIND": f"{host}:{port}", "PARLEY_PROFILE": str(profile), "PARLEY_DRAIN_TIMEOUT_MS": "500"}
+    # one replica of each stage: giving it up early would end the conversation, and small machines stall
+    patience = {"PARLEY_PULSE_TIMEOUT_MS": "10000"}
+    public = patience | {"PARLEY_HTTP_BIND": f"{host}:{port}", "PARLEY_PROFILE": str(profile), "PARLEY_DRAIN_TIMEOUT_MS": "500"}
     return Plan(
         store=ServiceSpec("store", store_command(find_store(), folder.store_socket), StoreAnswers(folder.store_socket)),
         services=tuple(python(name, module, private) for name, module in STAGE_SERVICES.items()),

@@ -1,0 +1,85 @@
+"""The pulse of the replicas that this gateway's sessions use: one that falls silent, or whose engine stands still, is lost at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import structlog
+from parley_stage.v1 import stage_pb2 as pb
+from parley_stage.v1 import stage_pb2_grpc
+
+from . import metrics
+
+log = structlog.get_logger()
+PERIOD_MS = 250
+RETRY_S = 0.1
+
+
+class PulseWatch:
+    """Watches each address while somebody cares for it."""
+
+    def __init__(self, stub: Callable[[str], stage_pb2_grpc.StageStub], gateway_id: str, timeout_s: float, engine_timeout_s: float) -> None:
+        self._stub, self._gateway_id = stub, gateway_id
+        self._timeout_s, self._engine_timeout_ms = timeout_s, engine_timeout_s * 1000
+        self._cares: dict[str, dict[object, tuple[str, Callable[[str], None]]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def care(self, address: str, key: object, stage: str, lost: Callable[[str], None]) -> None:
+        """Call `lost(why)` when the replica at this address, or this stage's engine there, stands still."""
+        self._cares.setdefault(address, {})[key] = (stage, lost)
+        if address not in self._tasks:
+            self._tasks[address] = asyncio.create_task(self._watch(address), name=f"pulse {address}")
+
+    def forget(self, address: str, key: object) -> None:
+        cares = self._cares.get(address, {})
+        cares.pop(key, None)
+        if not cares:
+            self._cares.pop(address, None)
+            if (task := self._tasks.pop(address, None)) is not None:
+                task.cancel()
+
+    async def close(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, address: str) -> None:
+        while True:
+            why = await self._until_silent(address)
+            log.warning("replica lost its pulse", address=address, why=why)
+            metrics.PULSES_LOST.inc()
+            for _, lost in list(self._cares.get(address, {}).values()):
+                lost(why)
+            await asyncio.sleep(self._timeout_s)
+
+    async def _until_silent(self, address: str) -> str:
+        """Returns why, once there was no beat for the timeout. A stream that breaks is opened again: only silence tells."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._timeout_s
+        while True:
+            call = self._stub(address).Pulse(pb.PulseRequest(gateway_id=self._gateway_id, period_ms=PERIOD_MS))
+            try:
+                async with asyncio.timeout_at(ends) as deadline:
+                    while (beat := await call.read()) is not grpc.aio.EOF:
+                        ends = loop.time() + self._timeout_s
+                        deadline.reschedule(ends)
+                        self._judge(address, beat)
+            except TimeoutError:
+                return "frozen"
+            except grpc.aio.AioRpcError as failure:
+                if loop.time() >= ends:
+                    return str(failure.code().name).lower()
+            finally:
+                call.cancel()
+            if loop.time() >= ends:
+                return "stopped"
+            await asyncio.sleep(RETRY_S)
+
+    def _judge(self, address: str, beat: pb.PulseResponse) -> None:
+        ages = {stage.stage: stage.engine_age_ms for stage in beat.stages}
+        for stage, lost in list(self._cares.get(address, {}).values()):
+            if ages.get(stage, 0) > self._engine_timeout_ms:
+                lost("engine stands still")
