@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from .config import ResponseOptions, SessionPatch
 from .items import Item
+from .quiet import Quiet
 
 
-class ClientCommand(Struct, frozen=True, kw_only=True, tag=True):
+class ClientCommand(Quiet, frozen=True, kw_only=True, tag=True):
     event_id: str | None = None
     client_seq: int | None = None
     """Numbers our client's commands: each is obeyed once, whatever is sent again."""
@@ -70,17 +69,17 @@ class SessionUpdate(ClientCommand, frozen=True, kw_only=True, tag=True):
 # What a stage put on its output, in domain terms; `wire` of the chunk is what an edge passes on untouched.
 
 
-class TextOut(Struct, frozen=True):
+class TextOut(Quiet, frozen=True):
     text: str
 
 
-class ToolOut(Struct, frozen=True):
+class ToolOut(Quiet, frozen=True):
     call_id: str
     name: str
     arguments: str
 
 
-class TranscriptOut(Struct, frozen=True):
+class TranscriptOut(Quiet, frozen=True):
     item_id: str
     text: str
     final: bool
@@ -88,13 +87,13 @@ class TranscriptOut(Struct, frozen=True):
     audio_end_ms: int = 0
 
 
-class MarkOut(Struct, frozen=True):
+class MarkOut(Quiet, frozen=True):
     text_chars: int
     audio_ms: int
     sentence_end: bool = False
 
 
-class AudioOut(Struct, frozen=True):
+class AudioOut(Quiet, frozen=True):
     """Reply audio in the client's own format; `samples` at its rate."""
 
     data: bytes
@@ -103,7 +102,7 @@ class AudioOut(Struct, frozen=True):
     marks: tuple[MarkOut, ...] = ()
 
 
-class DecisionOut(Struct, frozen=True):
+class DecisionOut(Quiet, frozen=True):
     """kind: speech_started, pause, speech_resumed, speech_stopped, listen, speak, turn_end."""
 
     kind: str
@@ -112,13 +111,13 @@ class DecisionOut(Struct, frozen=True):
     reason: str = ""
 
 
-class OpaqueOut(Struct, frozen=True):
+class OpaqueOut(Quiet, frozen=True):
     """Something that only another stage reads. `kind` is the payload's field name in the contract."""
 
     kind: str
 
 
-class FinishOut(Struct, frozen=True):
+class FinishOut(Quiet, frozen=True):
     """How a stage's work for a response ended. reason: stop, length or failed."""
 
     reason: str = "stop"
@@ -130,7 +129,7 @@ class FinishOut(Struct, frozen=True):
 Output = TextOut | ToolOut | TranscriptOut | AudioOut | DecisionOut | OpaqueOut
 
 
-class StageChunk(Struct, frozen=True):
+class StageChunk(Quiet, frozen=True):
     stage: str
     position: int
     epoch: int
@@ -146,7 +145,7 @@ class StageChunk(Struct, frozen=True):
         return self.last and self.finish is not None and self.finish.reason == "failed"
 
 
-class StageAccepted(Struct, frozen=True):
+class StageAccepted(Quiet, frozen=True):
     """Watermarks of a stage's input edges, cumulative, and its highest obeyed command number."""
 
     stage: str
@@ -154,14 +153,14 @@ class StageAccepted(Struct, frozen=True):
     command_number: int
 
 
-class StageUpdated(Struct, frozen=True):
+class StageUpdated(Quiet, frozen=True):
     stage: str
     config_generation: int
     error_message: str | None = None
     error_param: str | None = None
 
 
-class StageFailed(Struct, frozen=True):
+class StageFailed(Quiet, frozen=True):
     """An engine failed for one response (response_id set) or refused an input."""
 
     stage: str
@@ -170,22 +169,22 @@ class StageFailed(Struct, frozen=True):
     response_id: str = ""
 
 
-class StageLost(Struct, frozen=True):
+class StageLost(Quiet, frozen=True):
     """The stage no longer holds the session and cannot be reached."""
 
     stage: str
     message: str
 
 
-class Tick(Struct, frozen=True):
+class Tick(Quiet, frozen=True):
     """Time passed: the deadline that the core named has come."""
 
 
-class Start(Struct, frozen=True):
+class Start(Quiet, frozen=True):
     """The stages are open and the client is there: the first command of every session."""
 
 
-class Refused(Struct, frozen=True):
+class Refused(Quiet, frozen=True):
     """The wire refused an event: the client is told in its place among the others."""
 
     code: str
@@ -194,7 +193,7 @@ class Refused(Struct, frozen=True):
     event_id: str | None = None
 
 
-class StageAttached(Struct, frozen=True):
+class StageAttached(Quiet, frozen=True):
     """What a stage said when a takeover attached to it."""
 
     stage: str
@@ -203,26 +202,26 @@ class StageAttached(Struct, frozen=True):
     command_number: int
 
 
-class Resume(Struct, frozen=True):
+class Resume(Quiet, frozen=True):
     """A restored conversation goes on: these stages are attached, those are lost."""
 
     attached: tuple[StageAttached, ...]
     lost: tuple[str, ...] = ()
 
 
-class StagePlaced(Struct, frozen=True):
+class StagePlaced(Quiet, frozen=True):
     """A lost stage was opened anew on another replica."""
 
     stage: str
 
 
-class StageGone(Struct, frozen=True):
+class StageGone(Quiet, frozen=True):
     """A lost stage could not be placed anew: the conversation cannot go on."""
 
     stage: str
 
 
-class Drain(Struct, frozen=True):
+class Drain(Quiet, frozen=True):
     """The gateway wants to stop: close at the next quiet point."""
 
     retry_after_ms: int = 1000

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from .items import Item
+from .quiet import Quiet
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
 Modality = Literal["audio", "text"]
 
 
-class AudioFormat(Struct, frozen=True):
+class AudioFormat(Quiet, frozen=True):
     """Coding and rate of client audio: mono PCM16 little-endian at 24000 or 16000 Hz, or G.711 at 8000 Hz."""
 
     encoding: Encoding = "pcm"
@@ -26,7 +27,7 @@ class AudioFormat(Struct, frozen=True):
         return samples * 1000 // self.rate
 
 
-class ServerVad(Struct, frozen=True, tag="server_vad"):
+class ServerVad(Quiet, frozen=True, tag="server_vad"):
     """Turn detection by silence. Times in milliseconds; threshold is a probability."""
 
     threshold: float = 0.5
@@ -37,7 +38,7 @@ class ServerVad(Struct, frozen=True, tag="server_vad"):
     interrupt_response: bool = True
 
 
-class SemanticVad(Struct, frozen=True, tag="semantic_vad"):
+class SemanticVad(Quiet, frozen=True, tag="semantic_vad"):
     """Turn detection by a model that scores each pause."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
@@ -48,13 +49,13 @@ class SemanticVad(Struct, frozen=True, tag="semantic_vad"):
 TurnDetection = ServerVad | SemanticVad
 
 
-class Tool(Struct, frozen=True):
+class Tool(Quiet, frozen=True):
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
 
 
-class Transcription(Struct, frozen=True):
+class Transcription(Quiet, frozen=True):
     """The client wants user speech written out. The model name is echoed, never selected by it."""
 
     model: str = ""
@@ -62,7 +63,7 @@ class Transcription(Struct, frozen=True):
     prompt: str | None = None
 
 
-class SessionConfig(Struct, frozen=True):
+class SessionConfig(Quiet, frozen=True):
     """The full effective configuration; replaced whole by an accepted update."""
 
     model: str
@@ -84,7 +85,7 @@ class SessionConfig(Struct, frozen=True):
     """Accepted and echoed without effect: tracing, truncation, prompt."""
 
 
-class SessionPatch(Struct, frozen=True):
+class SessionPatch(Quiet, frozen=True):
     """A session.update in domain terms: an unset field is untouched, None clears where the field may be null."""
 
     model: str | UnsetType = UNSET
@@ -105,7 +106,7 @@ class SessionPatch(Struct, frozen=True):
     """Merged key by key; a None value removes the key."""
 
 
-class ResponseOptions(Struct, frozen=True):
+class ResponseOptions(Quiet, frozen=True):
     """Options of one response.create: they apply to that response only; None means the session's."""
 
     instructions: str | None = None

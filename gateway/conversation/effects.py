@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from .config import AudioFormat
 from .events import Event
+from .quiet import Quiet
 
 
-class InputAudio(Struct, frozen=True):
+class InputAudio(Quiet, frozen=True):
     """Client audio, whole samples; start_sample counts the session's samples before it, at the format's rate."""
 
     data: bytes
@@ -19,7 +18,7 @@ class InputAudio(Struct, frozen=True):
     start_sample: int
 
 
-class Relay(Struct, frozen=True):
+class Relay(Quiet, frozen=True):
     """One append on an edge. payload: InputAudio, or the wire payload of a stage's chunk, or None with last."""
 
     stage: str
@@ -36,20 +35,20 @@ class Relay(Struct, frozen=True):
     config_generation: int = 0
 
 
-class Grant(Struct, frozen=True):
+class Grant(Quiet, frozen=True):
     """Flow control of reply audio: a grand total of milliseconds since open."""
 
     stage: str
     granted_ms: int
 
 
-class Mute(Struct, frozen=True):
+class Mute(Quiet, frozen=True):
     """No audio of this response leaves any more, from now on."""
 
     response_id: str
 
 
-class Emit(Struct, frozen=True):
+class Emit(Quiet, frozen=True):
     seq: int
     event: Event
 
@@ -57,7 +56,7 @@ class Emit(Struct, frozen=True):
 # Orders: what the core tells a stage. Each carries a number; a stage obeys each number once.
 
 
-class CommitOrder(Struct, frozen=True, tag=True):
+class CommitOrder(Quiet, frozen=True, tag=True):
     """Recognise this span of input as one item."""
 
     item_id: str
@@ -66,13 +65,13 @@ class CommitOrder(Struct, frozen=True, tag=True):
     input_generation: int = 0
 
 
-class ClearOrder(Struct, frozen=True, tag=True):
+class ClearOrder(Quiet, frozen=True, tag=True):
     """Forget uncommitted input."""
 
     input_generation: int
 
 
-class PromptMessage(Struct, frozen=True):
+class PromptMessage(Quiet, frozen=True):
     role: str
     content: str
     call_id: str = ""
@@ -81,13 +80,13 @@ class PromptMessage(Struct, frozen=True):
     """For role assistant with a call_id: a function call."""
 
 
-class PromptTool(Struct, frozen=True):
+class PromptTool(Quiet, frozen=True):
     name: str
     description: str
     parameters_json: str
 
 
-class PromptOrder(Struct, frozen=True, tag=True):
+class PromptOrder(Quiet, frozen=True, tag=True):
     """Continue this conversation."""
 
     messages: tuple[PromptMessage, ...]
@@ -99,13 +98,13 @@ class PromptOrder(Struct, frozen=True, tag=True):
     response_id: str
 
 
-class CancelOrder(Struct, frozen=True, tag=True):
+class CancelOrder(Quiet, frozen=True, tag=True):
     cancelled_epoch: int
     next_epoch: int
     reason: str
 
 
-class UpdateOrder(Struct, frozen=True, tag=True):
+class UpdateOrder(Quiet, frozen=True, tag=True):
     config_generation: int
     config_json: str
     input_format: AudioFormat | None = None
@@ -115,7 +114,7 @@ class UpdateOrder(Struct, frozen=True, tag=True):
 OrderBody = CommitOrder | ClearOrder | PromptOrder | CancelOrder | UpdateOrder
 
 
-class Order(Struct, frozen=True):
+class Order(Quiet, frozen=True):
     """A numbered command to a stage; on edges, its position is its number and `previous` the number before it."""
 
     stage: str
@@ -126,21 +125,21 @@ class Order(Struct, frozen=True):
     config_generation: int = 1
 
 
-class Replace(Struct, frozen=True):
+class Replace(Quiet, frozen=True):
     """Place a lost stage anew. `resume_after`: the position of each edge up to which it needs nothing; client audio above is re-heard."""
 
     stage: str
     resume_after: dict[str, int]
 
 
-class Ack(Struct, frozen=True):
+class Ack(Quiet, frozen=True):
     """Outputs of the stage up to position may be forgotten."""
 
     stage: str
     position: int
 
 
-class Close(Struct, frozen=True):
+class Close(Quiet, frozen=True):
     """End the session: code is the WebSocket close code, reason one word."""
 
     code: int

@@ -5,13 +5,12 @@ Every event is a tagged Struct; `EVENTS` is the closed union. Ids are determinis
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from .config import SessionConfig
 from .items import Item, Part, Response
+from .quiet import Quiet
 
 
-class _Event(Struct, frozen=True, tag=True, omit_defaults=True):
+class _Event(Quiet, frozen=True, tag=True, omit_defaults=True):
     pass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from .quiet import Quiet
 
 ItemKind = Literal["message", "function_call", "function_call_output"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -12,7 +12,7 @@ ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed", "inc
 PartKind = Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
 
 
-class Part(Struct, frozen=True):
+class Part(Quiet, frozen=True):
     """A piece of a message. Audio parts carry what was said as transcript (None: not known yet), never sound."""
 
     kind: PartKind
@@ -22,7 +22,7 @@ class Part(Struct, frozen=True):
     """Length of the sound behind an audio part."""
 
 
-class Item(Struct, frozen=True):
+class Item(Quiet, frozen=True):
     """One conversation item."""
 
     id: str
@@ -41,7 +41,7 @@ class Item(Struct, frozen=True):
         return "".join(part.text or part.transcript or "" for part in self.content)
 
 
-class Usage(Struct, frozen=True):
+class Usage(Quiet, frozen=True):
     """Tokens of one response."""
 
     input_text: int = 0
@@ -50,7 +50,7 @@ class Usage(Struct, frozen=True):
     output_audio: int = 0
 
 
-class Response(Struct, frozen=True):
+class Response(Quiet, frozen=True):
     """A response as the client sees it at some moment."""
 
     id: str
