@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
+from tenacity.wait import wait_base
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.http11 import Response
 
 from .errors import AtCapacity, ConnectionLost, Refused, SessionClosed, Unauthorized, UnknownModel, Unreachable
+from .limits import Limits
 
 MAX_FRAME_BYTES = 20 * 1024 * 1024
 REALTIME_PATH = "/v1/realtime"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-
-
-class Limits(Struct, frozen=True):
-    """How long the client waits. Seconds."""
-
-    open_timeout_s: float = 15.0
-    """Longest wait for one upgrade and for the server's first event."""
-    patience_s: float = 0.0
-    """Keep dialling this long while the server is unreachable or full; 0 dials once."""
-    ping_interval_s: float = 20.0
-    ping_timeout_s: float = 20.0
-    close_timeout_s: float = 2.0
 
 
 class Connection:
@@ -59,6 +49,14 @@ class Connection:
         self._closing = True
         await self._websocket.close(code, reason)
 
+    def cut(self) -> None:
+        """Drops the TCP connection without a word."""
+        self._websocket.transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Returns once nothing more can arrive."""
+        await self._websocket.wait_closed()
+
     def _ended(self, error: ConnectionClosed) -> ConnectionLost | SessionClosed:
         if self._closing:
             return SessionClosed("the session is closed")
@@ -68,9 +66,11 @@ class Connection:
 class Dialer:
     """Where a server is and how to enter: everything that is needed to open a connection, again and again."""
 
-    def __init__(self, url: str, *, api_key: str | None, model: str | None, limits: Limits) -> None:
-        self.url = realtime_url(url, {"model": model} if model else {})
+    def __init__(self, url: str, *, api_key: str | None, model: str | None, limits: Limits, resume: bool = False) -> None:
+        self.url = realtime_url(url, {**({"parley": "1"} if resume else {}), **({"model": model} if model else {})})
         self.limits = limits
+        self.resume = resume
+        self._resume_url = realtime_url(self.url, {"resume": "1"})
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def dial(self) -> Connection:
@@ -78,16 +78,20 @@ class Dialer:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((Unreachable, AtCapacity)),
             stop=stop_before_delay(self.limits.patience_s),
-            wait=_wait_s,
+            wait=_backoff,
             reraise=True,
         )
-        return await retrying(self._dial_once)
+        return await retrying(self._dial_once, self.url)
 
-    async def _dial_once(self) -> Connection:
+    async def dial_to_resume(self) -> Connection:
+        """Opens one connection that asks for a session that exists. Raises a ConnectError."""
+        return await self._dial_once(self._resume_url)
+
+    async def _dial_once(self, url: str) -> Connection:
         limits = self.limits
         try:
             websocket = await open_websocket(
-                self.url, additional_headers=self._headers, compression=None, max_size=MAX_FRAME_BYTES, open_timeout=limits.open_timeout_s,
+                url, additional_headers=self._headers, compression=None, max_size=MAX_FRAME_BYTES, open_timeout=limits.open_timeout_s,
                 ping_interval=limits.ping_interval_s, ping_timeout=limits.ping_timeout_s, close_timeout=limits.close_timeout_s,
                 process_exception=_never_retry,
             )  # fmt: skip
@@ -104,22 +108,31 @@ def _never_retry(error: Exception) -> Exception | None:
     return error
 
 
-_backoff = wait_random_exponential(multiplier=0.2, max=5.0)
+def told_or(wait: wait_base) -> Callable[[RetryCallState], float]:
+    """Seconds to wait: what the server told, else what `wait` says."""
+
+    def wait_s(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        told = error.retry_after_s if isinstance(error, AtCapacity) else None
+        return told if told is not None else wait(state)
+
+    return wait_s
 
 
-def _wait_s(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    told = error.retry_after_s if isinstance(error, AtCapacity) else None
-    return told if told is not None else _backoff(state)
+_backoff = told_or(wait_random_exponential(multiplier=0.2, max=5.0))
 
 
 def realtime_url(url: str, query: Mapping[str, str]) -> str:
     """The WebSocket address for a server's address: http(s) becomes ws(s), a bare host gets the Realtime path, query is added.
 
-    Raises Unreachable for an address of another scheme or without a host.
+    Raises Unreachable for an address of another scheme, without a host, or with a port that cannot be.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in _SCHEMES or not parts.netloc:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        good = parts.scheme in _SCHEMES and bool(parts.netloc) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
         raise Unreachable(f"{url} is not an http, https, ws or wss address")
     path = parts.path.rstrip("/")
     if not path.endswith("/realtime"):

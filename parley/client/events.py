@@ -240,6 +240,55 @@ class OutputCleared(Event, frozen=True, tag="output_audio_buffer.cleared"):
     response_id: str
 
 
+class Resumed(Event, frozen=True, tag="session.resumed"):
+    """The connection was lost, and the conversation went on over another one. Nothing is missing unless an event says so.
+
+    `seq` is the number of the last event before; `input_samples` and `client_seq` say how much the server had of the audio and of the
+    commands; `first_seq` is the number of the first event that came again. The token is taken out before the event is told.
+    """
+
+    session: dict[str, Any]
+    resume_token: str
+    seq: int
+    input_samples: int
+    client_seq: int
+    first_seq: int | None = None
+
+
+class Replaced(Event, frozen=True, tag="session.replaced"):
+    """Another connection took the session over; this one ends with TakenOver."""
+
+
+class ResyncRequired(Event, frozen=True, tag="session.resync_required"):
+    """Events before number `first_seq` are lost. `reason` is journal_gap, journal_overflow, or sequence_jump (found by the client)."""
+
+    reason: str
+    first_seq: int
+
+
+class Durability(Event, frozen=True, tag="session.durability"):
+    """Whether the session would survive the loss of a connection or a server now."""
+
+    durable: bool
+
+
+class InputLost(Event, frozen=True):
+    """Found at a resume: the server lacks more of what was said than the client still keeps. Both go on after it."""
+
+    samples: int
+    commands: int
+
+
+class Unread(Event, frozen=True):
+    """`count` events were dropped here, since nobody took them while another reader waited for its own."""
+
+    count: int
+
+
+class NumberUsed(Event, frozen=True, tag="session.skipped"):
+    """Stands for a piece of audio that was muted before it left. The client counts it and tells nobody."""
+
+
 class Unknown(Event, frozen=True):
     """An event of a type that this client does not know; `data` is the whole of it."""
 
@@ -252,6 +301,7 @@ Known = (
     | ItemAdded | ItemDone | ItemRetrieved | ItemDeleted | ItemTruncated | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed
     | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone
     | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | RateLimits | OutputCleared
+    | Resumed | Replaced | ResyncRequired | Durability | NumberUsed
 )  # fmt: skip
 
 
@@ -274,3 +324,16 @@ def decode(frame: bytes) -> Event:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the server sent an event that cannot be read: {error}") from error
     return Unknown(event_id=str(data.get("event_id") or ""), type=kind, data=data)
+
+
+def number(event: Event) -> int | None:
+    """The event's place in its session, from 1: the integer after the last `_` of its id. None: it has none."""
+    digits = event.event_id.rpartition("_")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def response_of(event: Event) -> str | None:
+    """Id of the response that an event belongs to."""
+    if isinstance(event, ResponseCreated | ResponseDone):
+        return event.response.id
+    return getattr(event, "response_id", None)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
-from .connection import Connection, Dialer, Limits
-from .errors import ConnectionLost, ProtocolError, Refused, SessionClosed, Unreachable
-from .events import Error, Event, SessionCreated, SessionUpdated, decode
+from .connection import Dialer
+from .errors import ConnectionLost, OutageTooLong, ProtocolError, Refused, SessionClosed, Unreachable
+from .events import Error, Event, Response, SessionCreated, SessionUpdated, decode
+from .inbox import REQUEST_KEY, Lane
+from .limits import Limits
+from .link import Link, OnState
+from .reply import Reply, Request
 
 MAX_APPEND_BYTES = 256 * 1024
 """Longer audio is sent as several appends."""
@@ -21,13 +24,22 @@ MAX_APPEND_BYTES = 256 * 1024
 
 @asynccontextmanager
 async def connect(
-    url: str, api_key: str | None = None, model: str | None = None, *, limits: Limits | None = None
+    url: str,
+    api_key: str | None = None,
+    model: str | None = None,
+    *,
+    resume: bool = True,
+    on_state: OnState | None = None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Session]:
     """Opens a conversation and closes it at the end of the block.
 
-    url is the server's address (`http://host:port` or the full `ws://…/v1/realtime`). Raises a ConnectError.
+    url is the server's address (`http://host:port` or the full `ws://…/v1/realtime`). With resume, a lost connection is dialled again and
+    the conversation goes on where it was, if the server can do that. on_state is told "connected", "reconnecting" and "ended", on the event
+    loop. Raises a ConnectError.
     """
-    session = await Session.open(Dialer(url, api_key=api_key, model=model, limits=limits or Limits()))
+    dialer = Dialer(url, api_key=api_key, model=model, limits=limits or Limits(), resume=resume)
+    session = await Session.open(dialer, on_state)
     try:
         yield session
     finally:
@@ -35,18 +47,21 @@ async def connect(
 
 
 class Session:
-    """One conversation over a connection. Iterate it for the server's events; one iteration at a time, sends from any task."""
+    """One conversation. Iterate it for the server's events; one iteration at a time, sends from any task.
 
-    def __init__(self, dialer: Dialer, connection: Connection, created: SessionCreated) -> None:
-        self._dialer = dialer
-        self._connection = connection
+    Everything that is sent arrives once and in order, and every event is told once and in order, over as many connections as it takes.
+    What cannot be made good is told by an event: `ResyncRequired`, `InputLost`.
+    """
+
+    def __init__(self, link: Link, created: SessionCreated) -> None:
+        self._link = link
         self._sent = 0
         self.config: dict[str, Any] = created.session
         """The effective configuration, as the server last told it."""
         self.id: str = str(created.session.get("id") or "")
 
     @classmethod
-    async def open(cls, dialer: Dialer) -> Session:
+    async def open(cls, dialer: Dialer, on_state: OnState | None = None) -> Session:
         """Dials and waits for the server's `session.created`. Raises a ConnectError, ConnectionLost or ProtocolError."""
         connection = await dialer.dial()
         try:
@@ -54,7 +69,7 @@ class Session:
                 first = decode(await connection.receive())
             match first:
                 case SessionCreated():
-                    return cls(dialer, connection, first)
+                    return cls(Link(dialer, connection, first, on_state), first)
                 case Error(error=error):
                     raise Refused(error.message, code=error.code or "")
             raise ProtocolError("the server's first event is not session.created")
@@ -65,13 +80,18 @@ class Session:
             await connection.close()
             raise
 
+    @property
+    def resumable(self) -> bool:
+        """Whether the session outlives its connection."""
+        return self._link.resumable
+
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
         """The next event; the iteration ends after close(), or when the server closed normally (1000). Else raises ConnectionLost."""
         try:
-            event = decode(await self._connection.receive())
+            event = await self._link.take(self._link.inbox.main)
         except SessionClosed:
             raise StopAsyncIteration from None
         except ConnectionLost as error:
@@ -83,10 +103,16 @@ class Session:
         return event
 
     async def send_audio(self, pcm: bytes) -> None:
-        """Appends audio in the session's input format (24 kHz mono PCM16 little-endian unless updated); any length."""
+        """Appends audio in the session's input format (24 kHz mono PCM16 little-endian unless updated); any length.
+
+        Half a sample waits for its other half. While the connection is away, audio is kept; raises OutageTooLong when that takes too long.
+        """
         for start in range(0, len(pcm), MAX_APPEND_BYTES):
-            audio = b64encode(pcm[start : start + MAX_APPEND_BYTES]).decode("ascii")
-            await self.send("input_audio_buffer.append", audio=audio)
+            try:
+                await self._link.say_audio(self._new_event_id(), pcm[start : start + MAX_APPEND_BYTES])
+            except OutageTooLong as error:
+                error.accepted_bytes = start
+                raise
 
     async def commit(self) -> str:
         """Ends the user's turn (push to talk). Returns the client event's id, as all commands do: an `events.Error` names it."""
@@ -96,9 +122,29 @@ class Session:
         """Forgets the audio that is not committed yet."""
         return await self.send("input_audio_buffer.clear")
 
-    async def respond(self, **options: Any) -> str:
-        """Asks for a response; options are those of `response.create`, for this response only."""
-        return await self.send("response.create", **({"response": options} if options else {}))
+    def respond(self, **options: Any) -> Request:
+        """Asks for a response; options are those of `response.create`, for this response only.
+
+        `await session.respond()` asks, and the session's iteration tells the rest. `async with session.respond() as reply` asks and gives
+        the Reply, whose events come to it alone; it is known by a key in its metadata.
+        """
+        return Request(partial(self._ask, options), self._link, self.send)
+
+    def reply(self, response: Response) -> Reply:
+        """The handle of a response that the server began by itself, as `events.ResponseCreated` told it. Use it as a context manager."""
+        return Reply(self._link, self._link.inbox.lane_for_response(response.id), self.send, response)
+
+    async def _ask(self, options: dict[str, Any], as_reply: bool) -> tuple[str, Lane]:
+        event_id, lane = self._new_event_id(), self._link.inbox.main
+        if as_reply:
+            lane = self._link.inbox.lane_for_request(event_id)
+            options = {**options, "metadata": {**(options.get("metadata") or {}), REQUEST_KEY: event_id}}
+        try:
+            await self._link.say("response.create", event_id, {"response": options} if options else {})
+        except BaseException:
+            self._link.inbox.release(lane)
+            raise
+        return event_id, lane
 
     async def cancel(self, response_id: str | None = None) -> str:
         """Ends the active response, or the named one."""
@@ -147,12 +193,19 @@ class Session:
         return await self.send("conversation.item.truncate", item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
 
     async def send(self, type: str, /, **fields: Any) -> str:
-        """Sends any client event under a new event id, and returns that id. Raises ConnectionLost or SessionClosed."""
-        self._sent += 1
-        event_id = f"client_{self._sent}"
-        await self._connection.send(msgspec.json.encode({"type": type, "event_id": event_id, **fields}).decode())
+        """Sends any client event under a new event id, and returns that id. Raises OutageTooLong, ConnectionLost or SessionClosed."""
+        event_id = self._new_event_id()
+        await self._link.say(type, event_id, fields)
         return event_id
+
+    def cut(self) -> None:
+        """Drops the TCP connection without a word, as a dying network would: a rehearsal of the real thing."""
+        self._link.cut()
 
     async def close(self) -> None:
         """Ends the conversation; harmless when it has ended already."""
-        await self._connection.close()
+        await self._link.close()
+
+    def _new_event_id(self) -> str:
+        self._sent += 1
+        return f"client_{self._sent}"

@@ -13,6 +13,7 @@ import parley
 from parley import events
 
 from .latency import Timeline
+from .rehearsal import Rehearsal
 from .sound import WIRE_RATE, Recording, is_sound
 
 Turn = Literal["server", "semantic", "manual"]
@@ -37,21 +38,29 @@ class Outcome(Struct):
 
 
 class Conversation:
-    """Speaks a recording and prints what happens as it happens. Times are monotonic seconds."""
+    """Speaks a recording and prints what happens as it happens. Times are monotonic seconds.
 
-    def __init__(self, session: parley.Session, recording: Recording, turn: Turn, console: Console) -> None:
+    cut_after_ms: cuts the connection this long after the answer's first sound, and proves that the answer is whole all the same.
+    """
+
+    def __init__(
+        self, session: parley.Session, recording: Recording, turn: Turn, console: Console, *, cut_after_ms: int | None = None
+    ) -> None:
         self._session, self._recording, self._turn, self._console = session, recording, turn, console
         self._timeline = Timeline()
         self._heard: dict[str, str] = {}
         self._answered: dict[str, str] = {}
         self._audio: dict[str, bytearray] = {}
         self._failure = ""
+        self._rehearsal = Rehearsal(session, cut_after_ms) if cut_after_ms is not None else None
         self._begun = 0.0
         self._all_spoken = False
         self._open_line = ""
 
     async def run(self, reply_timeout_s: float) -> Outcome:
         """Ends with the response to the last turn, or reply_timeout_s after the recording's end. Raises parley.ParleyError."""
+        if self._rehearsal and not self._session.resumable:
+            raise parley.Refused("the server does not let this session resume")
         await self._session.update(
             turn_detection=_TURN_DETECTION[self._turn], transcription={"model": "default"}, output_modalities=["audio"]
         )
@@ -67,6 +76,8 @@ class Conversation:
             speaking.cancel()
             await asyncio.gather(speaking, return_exceptions=True)
             self._end_line()
+            if self._rehearsal:
+                self._rehearsal.stop()
         return self._outcome()
 
     async def _until_updated(self) -> None:
@@ -103,8 +114,12 @@ class Conversation:
         await asyncio.sleep(max(self._begun + (packet + 1) * PACKET_MS / 1000 - time.monotonic(), 0.0))
 
     async def _listen(self) -> None:
+        answered = False
         async for event in self._session:
-            if self._take(event):
+            answered = self._take(event) or answered
+            if self._rehearsal and (note := self._rehearsal.take(event)):
+                self._say("resumed", note)
+            if answered and not (self._rehearsal and self._rehearsal.away):
                 return
         self._failure = self._failure or "the server closed the session"
 
@@ -151,6 +166,9 @@ class Conversation:
     def _outcome(self) -> Outcome:
         audio = b"".join(self._audio.values())
         failure = self._failure or ("" if is_sound(audio) else "the answer has no sound")
+        if self._rehearsal:
+            failure = failure or self._rehearsal.verdict()
+            self._say("broken" if failure else "whole", failure or self._rehearsal.summary())
         return Outcome(" ".join(self._heard.values()), " ".join(self._answered.values()), audio, self._timeline, failure)
 
     def _say(self, what: str, text: str) -> None:

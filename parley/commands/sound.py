@@ -40,9 +40,14 @@ def load_recording(path: Path) -> Recording:
         with wave.open(str(path), "rb") as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             data = file.readframes(file.getnframes())
-    except (OSError, EOFError, wave.Error) as error:
+    except EOFError as error:
+        raise BadRecording(f"cannot read {path}: it is too short for a WAV file") from error
+    except (OSError, wave.Error) as error:
         raise BadRecording(f"cannot read {path}: {error}") from error
-    samples = _as_float(data, width).reshape(-1, channels).mean(axis=1, dtype=np.float32)
+    if rate == 0:
+        raise BadRecording(f"cannot read {path}: it has a sample rate of 0")
+    whole = data[: len(data) // (channels * width) * channels * width]  # a file that was cut off may end within a frame
+    samples = _as_float(whole, width).reshape(-1, channels).mean(axis=1, dtype=np.float32)
     if rate != WIRE_RATE:
         samples = soxr.resample(samples, rate, WIRE_RATE)
     end_ms = voice_end_ms(samples, WIRE_RATE)
@@ -53,7 +58,7 @@ def load_recording(path: Path) -> Recording:
 
 def write_wav(path: Path, pcm: bytes) -> None:
     """Writes mono PCM16 at WIRE_RATE. Raises OSError."""
-    with wave.open(str(path), "wb") as file:
+    with path.open("wb") as raw, wave.open(raw, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(WIRE_RATE)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from rich.console import Console
 
 import parley
-from parley.client.connection import Limits
+from parley.client.limits import Limits
 
 from .conversation import Conversation, Turn
 from .latency import latency_table
@@ -41,6 +41,12 @@ def talk(
     model: Annotated[str | None, typer.Option(help="Model to ask for.")] = None,
     patience_s: Annotated[float, typer.Option(min=0, help="Keep dialling this long while the server is full or not there yet.")] = 0.0,
     reply_timeout_s: Annotated[float, typer.Option(min=1, help="Longest wait for the answer.")] = REPLY_TIMEOUT_S,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Cut the connection once while the answer comes, and show that it is whole all the same.")
+    ] = False,
+    cut_after: Annotated[
+        int | None, typer.Option(min=0, metavar="MS", help="The same, this many milliseconds after the answer's first sound.")
+    ] = None,
 ) -> None:
     """Speaks a recording at real-time pace; prints what is heard and answered, and a latency table. Exit code 0: speech came back."""
     try:
@@ -49,20 +55,28 @@ def talk(
         give_up(error)
     server = Server(url, api_key, model, patience_s)
     try:
-        spoke = asyncio.run(hold(server, recording, reply, turn, out, reply_timeout_s))
+        cut_after_ms = (cut_after or 0) if resume or cut_after is not None else None
+        spoke = asyncio.run(hold(server, recording, reply, turn, out, reply_timeout_s, cut_after_ms=cut_after_ms))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(0 if spoke else 1)
 
 
 async def hold(
-    server: Server, recording: Recording, reply: Path, turn: Turn, console: Console, reply_timeout_s: float = REPLY_TIMEOUT_S
+    server: Server,
+    recording: Recording,
+    reply: Path,
+    turn: Turn,
+    console: Console,
+    reply_timeout_s: float = REPLY_TIMEOUT_S,
+    *,
+    cut_after_ms: int | None = None,
 ) -> bool:
     """Holds the conversation and writes the answer. False, with one line on standard error, when no speech came back."""
     limits = Limits(patience_s=server.patience_s)
     try:
         async with parley.connect(server.url, server.api_key, server.model, limits=limits) as session:
-            outcome = await Conversation(session, recording, turn, console).run(reply_timeout_s)
+            outcome = await Conversation(session, recording, turn, console, cut_after_ms=cut_after_ms).run(reply_timeout_s)
         if outcome.audio:
             write_wav(reply, outcome.audio)
             console.print(f"wrote {reply} ({len(outcome.audio) / 48_000:.2f} s)", markup=False)

@@ -16,6 +16,8 @@ from parley.commands.latency import Timeline, latency_table
 from parley.commands.sound import WIRE_RATE, Recording, load_recording
 from parley.commands.talk import Server, hold
 
+from .lasting import House as Lasting
+from .lasting import serving, signal
 from .realtime import REPLY, SESSION, Ears, Peer, Script, realtime_server
 
 QUESTION = (8000 * np.sin(np.arange(WIRE_RATE * 3 // 10) / 9)).astype("<i2").tobytes()  # 300 ms
@@ -122,6 +124,31 @@ async def test_talk_says_in_one_line_that_nobody_is_there(unused_tcp_port: int, 
     url = f"http://127.0.0.1:{unused_tcp_port}"
     assert not await hold(Server(url), RECORDING, tmp_path / "reply.wav", "server", Console(file=io.StringIO()))
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("after_ms", [0, 1])
+async def test_talk_cuts_its_own_connection_and_shows_that_the_answer_is_whole(after_ms: int, tmp_path: Path) -> None:
+    screen, house = io.StringIO(), Lasting()
+    house.reply_samples, house.hold_reply_at = 4800, 1200
+    async with serving(house) as url:
+        console = Console(file=screen, width=200, soft_wrap=True)
+        assert await hold(Server(url), RECORDING, tmp_path / "reply.wav", "manual", console, 10, cut_after_ms=after_ms)
+    assert load_recording(tmp_path / "reply.wav").pcm == signal(4800)
+    assert house.resumes == 1
+    assert re.search(r"resumed +after \d+ ms, at event \d+; \d+ came meanwhile; the server has 7200 samples", screen.getvalue())
+    assert re.search(r"whole +9600 bytes in 20 pieces, events 3 to 44, none missing, none twice", screen.getvalue())
+
+
+async def test_talk_says_when_there_was_nothing_to_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    house = Lasting()
+    house.reply_samples = 480
+    console = Console(file=io.StringIO())
+    async with serving(house) as url:
+        assert not await hold(Server(url), RECORDING, tmp_path / "reply.wav", "manual", console, 10, cut_after_ms=60_000)
+    assert "the answer ended before the connection was cut" in capsys.readouterr().err
+    async with realtime_server(Ears(["Yes."], REPLY)) as url:
+        assert not await hold(Server(url), RECORDING, tmp_path / "reply.wav", "manual", console, 10, cut_after_ms=0)
+    assert "does not let this session resume" in capsys.readouterr().err
 
 
 def test_the_table_follows_the_order_of_what_happened() -> None:

@@ -11,7 +11,8 @@ from websockets.http11 import Request
 
 import parley
 from parley import events
-from parley.client.connection import Limits, realtime_url
+from parley.client.connection import realtime_url
+from parley.client.limits import Limits
 from parley.client.session import MAX_APPEND_BYTES
 
 from .realtime import SESSION, Peer, realtime_server, speak_reply
@@ -28,7 +29,7 @@ async def test_a_session_starts_with_what_the_server_granted() -> None:
     async with realtime_server(script) as url, parley.connect(url, "key-1", "model-1") as session:
         assert session.id == "sess_1"
         assert session.config == SESSION
-    assert seen[0].path == "/v1/realtime?model=model-1"
+    assert seen[0].path == "/v1/realtime?parley=1&model=model-1"
     assert seen[0].headers["Authorization"] == "Bearer key-1"
     assert "Sec-WebSocket-Extensions" not in seen[0].headers
 
@@ -76,7 +77,7 @@ async def test_every_command_is_the_ga_event_under_an_id_of_its_own() -> None:
 
 
 async def test_audio_arrives_whole_however_long_it_is() -> None:
-    sent = bytes(range(256)) * (MAX_APPEND_BYTES // 256) + b"\x01\x02\x03"
+    sent = bytes(range(256)) * (MAX_APPEND_BYTES // 256) + b"\x01\x02\x03\x04"
 
     async def script(peer: Peer) -> None:
         await peer.welcome()
@@ -284,7 +285,7 @@ def test_addresses(url: str, address: str) -> None:
     assert realtime_url(url, {"model": "m"}) == address
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://", "redis://h"])
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "redis://h", "http://h:99999", "http://h:x", "http://[::1"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(parley.Unreachable):
         realtime_url(url, {})

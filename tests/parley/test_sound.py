@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import wave
 from pathlib import Path
 
@@ -61,6 +62,29 @@ def test_what_cannot_be_spoken_is_said(tmp_path: Path) -> None:
         load_recording(wav(tmp_path / "silent.wav", np.zeros(1000, np.float32), 16000))
     with pytest.raises(BadRecording, match="no voice"):
         load_recording(wav(tmp_path / "empty.wav", np.zeros(0, np.float32), 16000))
+
+
+def test_a_file_that_was_cut_off_is_spoken_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = wav(tmp_path / "whole.wav", tone(0.5, WIRE_RATE), WIRE_RATE, channels=2).read_bytes()
+    (tmp_path / "cut.wav").write_bytes(whole[:-24_003])
+    assert load_recording(tmp_path / "cut.wav").duration_ms == 249
+
+
+def test_odd_headers_are_said(tmp_path: Path) -> None:
+    header = bytearray(wav(tmp_path / "in.wav", tone(0.1, WIRE_RATE), WIRE_RATE).read_bytes())
+    header[24:28] = bytes(4)
+    (tmp_path / "in.wav").write_bytes(header)
+    (tmp_path / "nothing.wav").touch()
+    for name, why in (("in", "sample rate of 0"), ("nothing", "too short")):
+        with pytest.raises(BadRecording, match=why):
+            load_recording(tmp_path / f"{name}.wav")
+
+
+def test_a_reply_that_cannot_be_written_is_one_error(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_wav(tmp_path / "nowhere" / "reply.wav", b"")
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_silence_is_no_sound() -> None:

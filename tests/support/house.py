@@ -34,7 +34,11 @@ T = TypeVar("T")
 
 
 class House:
-    """`services` are started as processes of their own; ("all",) is one process with every stage."""
+    """`services` are started as processes of their own; ("all",) is one process with every stage.
+
+    With `replicas` above 1 there are as many of each service, the second named "vad-2" and so on; `gateways` as many gateways. A service
+    may also be the name of one stage.
+    """
 
     def __init__(
         self,
@@ -44,35 +48,46 @@ class House:
         service_env: Mapping[str, Mapping[str, str]] | None = None,
         services: tuple[str, ...] = SERVICES,
         slots: int = 64,
+        gateways: int = 1,
+        replicas: int = 1,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.faults = folder, folder / "faults"
-        self.faults.mkdir(exist_ok=True)
+        self.folder, self.faults, self.accounts = folder, folder / "faults", folder / "accounts"
+        for each in (folder, self.faults, self.accounts):
+            each.mkdir(parents=True, exist_ok=True)
         self.valkey = ValkeyProcess()
         self._slots, self._service_env = slots, service_env or {}
         self._gateway_env = {"PARLEY_HTTP_BIND": "127.0.0.1:0", **(gateway or {})}
-        self.services: dict[str, Child] = {name: self._service(name) for name in services}
-        self.gateway = self._gateway()
+        self.services: dict[str, Child] = {
+            child.name: child for number in range(1, replicas + 1) for child in (self._service(name, number) for name in services)
+        }
+        self.gateways = [self._gateway(number) for number in range(1, gateways + 1)]
 
-    def _service(self, name: str) -> Child:
+    @property
+    def gateway(self) -> Child:
+        """The first, or the only one."""
+        return self.gateways[0]
+
+    def _service(self, service: str, number: int) -> Child:
         env = {
             "PARLEY_REDIS_URL": self.valkey.url,
             "PARLEY_HEARTBEAT_S": "0.2",
             **SHORT,
             "PARLEY_DRAIN_S": "1",
             "PARLEY_TEST_FAULTS": str(self.faults),
-            **self._service_env.get(name, {}),
+            "PARLEY_TEST_ACCOUNTS": str(self.accounts),
+            **self._service_env.get(service, {}),
         }
-        return Child(name, ["-m", "tests.support.scripted_service", "--service", name, "--slots", str(self._slots)], env, self.folder)
+        command = ["-m", "tests.support.scripted_service", "--service", service, "--slots", str(self._slots)]
+        return Child(_numbered(service, number), command, env, self.folder)
 
-    def _gateway(self) -> Child:
+    def _gateway(self, number: int) -> Child:
         env = {"PARLEY_REDIS_URL": self.valkey.url, **SHORT, **self._gateway_env}
-        return Child("gateway", ["-m", "gateway"], env, self.folder)
+        return Child(_numbered("gateway", number), ["-m", "gateway"], env, self.folder)
 
     def start(self) -> House:
         """Returns when every stage is registered and the gateway serves."""
         self.valkey.start()
-        children = [*self.services.values(), self.gateway]
+        children = [*self.services.values(), *self.gateways]
         try:
             for child in children:
                 child.start()
@@ -85,17 +100,18 @@ class House:
         return self
 
     def stop(self) -> None:
-        children = [self.gateway, *self.services.values()]
+        children = [*self.gateways, *self.services.values()]
         for child in children:
             child.ask_to_stop()
         for child in children:
             child.stop()
         self.valkey.stop()
 
-    def restart_gateway(self) -> None:
-        """A new gateway; the old one has ended."""
-        self.gateway.start()
-        self.gateway.wait_ready()
+    def restart_gateway(self, number: int = 1, **env: str) -> None:
+        """A new gateway, perhaps with settings of its own; the old one has ended."""
+        gateway = self.gateways[number - 1]
+        gateway.start(env)
+        gateway.wait_ready()
 
     def restart_service(self, name: str) -> None:
         """A new replica; the old one has ended."""
@@ -104,12 +120,13 @@ class House:
         self.wait_registered()
 
     def wait_registered(self) -> None:
-        """Until each stage has a live replica that some present process serves."""
+        """Until every present process is a live replica, and each stage has one."""
         present = {child.ready["grpc"] for child in self.services.values() if child.process.poll() is None}
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            replicas = run(self._replicas())
-            if {stage.stage for r in replicas if r.address in present for stage in r.stages} >= set(STAGES):
+            replicas = [replica for replica in run(self._replicas()) if replica.address in present]
+            served = {stage.stage for replica in replicas for stage in replica.stages}
+            if served >= set(STAGES) and {replica.address for replica in replicas} == present:
                 return
             time.sleep(0.02)
         raise RuntimeError("the services did not register")
@@ -137,6 +154,11 @@ class House:
     @property
     def realtime(self) -> str:
         return f"{self.websocket}/realtime"
+
+    @property
+    def realtimes(self) -> list[str]:
+        """Where each gateway that runs may be talked to."""
+        return [f"ws://{each.ready['http']}/v1/realtime" for each in self.gateways if each.ready and each.process.poll() is None]
 
     def get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of an HTTP GET."""
@@ -207,7 +229,7 @@ class House:
 
     def logs(self) -> dict[str, str]:
         """The end of each process's log."""
-        return {child.name: child.tail() for child in (*self.services.values(), self.gateway)}
+        return {child.name: child.tail() for child in (*self.services.values(), *self.gateways)}
 
     def log_lines(self) -> list[dict[str, Any]]:
         """What the gateway logged, as far as it is JSON."""
@@ -216,6 +238,10 @@ class House:
             with contextlib.suppress(ValueError):
                 lines.append(json.loads(line))
         return lines
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -30,12 +30,12 @@ class Child:
         self._env = {**os.environ, **env, "PARLEY_READY_FILE": str(self._ready_file), "PYTHONUNBUFFERED": "1"}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Starts it; `wait_ready` tells when it serves."""
+    def start(self, env: Mapping[str, str] | None = None) -> None:
+        """Starts it, this time with `env` besides; `wait_ready` tells when it serves."""
         self._ready_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                self._command, cwd=ROOT, env={**self._env, **(env or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
     def wait_ready(self) -> None:

@@ -2,6 +2,7 @@
 
 Directives in a prompt (`words=40 words_per_s=8 recite`) set the reply, so that one house serves every test: the instructions' own, else
 those of the newest message that has some.
+Stages that hear keep an account of every sample in the folder `PARLEY_TEST_ACCOUNTS`; see account.
 Faults are files: while `PARLEY_TEST_FAULTS/talker-open` exists, no session opens there; `vocoder-append` fails the next append and is gone.
 """
 
@@ -17,10 +18,11 @@ from typing import Any
 import msgspec
 
 from stage_kit.engine import Append, Engine
-from stage_kit.scripted import SERVICES, ScriptedLlm, ScriptedTalker, ScriptedVocoder, engines
+from stage_kit.scripted import SERVICES, ScriptedAsr, ScriptedLlm, ScriptedTalker, ScriptedTurn, ScriptedVocoder, engines
 from stage_kit.scripted.llm import LlmScript
 from stage_kit.service import serve
 from stage_kit.slot import Slot
+from tests.support.account import Accounts
 
 DEFAULT_WORDS = 4
 _DIRECTIVE = re.compile(r"\b(words|words_per_s)=(\d+(?:\.\d+)?)")
@@ -64,17 +66,51 @@ class FaultyVocoder(ScriptedVocoder):
         super().receive(slot, append)
 
 
-_DIRECTED: dict[str, type[Any]] = {"llm": DirectedLlm, "talker": FaultyTalker, "vocoder": FaultyVocoder}
+class CountingTurn(ScriptedTurn):
+    def __init__(self, slots: int = 64) -> None:
+        super().__init__(slots)
+        self._accounts = Accounts("turn")
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        self._accounts.hear(slot, append)
+        super().receive(slot, append)
+
+    def close(self, slot: Slot) -> None:
+        self._accounts.close(slot)
+
+
+class CountingAsr(ScriptedAsr):
+    def __init__(self, slots: int = 64) -> None:
+        super().__init__(slots)
+        self._accounts = Accounts("asr")
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        self._accounts.hear(slot, append)
+        super().receive(slot, append)
+
+    def close(self, slot: Slot) -> None:
+        self._accounts.close(slot)
+
+
+_DIRECTED: dict[str, type[Any]] = {
+    "turn": CountingTurn,
+    "asr": CountingAsr,
+    "llm": DirectedLlm,
+    "talker": FaultyTalker,
+    "vocoder": FaultyVocoder,
+}
 
 
 def directed(service: str, slots: int) -> list[Engine]:
-    made = engines(service, slots)
-    return [_DIRECTED[engine.card.stage](slots) if engine.card.stage in _DIRECTED else engine for engine in made]
+    """Engines of a service, or of the one stage of that name."""
+    if service in _DIRECTED and service not in SERVICES:
+        return [_DIRECTED[service](slots)]
+    return [_DIRECTED[engine.card.stage](slots) for engine in engines(service, slots)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.scripted_service")
-    parser.add_argument("--service", choices=(*SERVICES, "all"), default="all")
+    parser.add_argument("--service", choices=(*SERVICES, *_DIRECTED, "all"), default="all")
     parser.add_argument("--slots", type=int, default=64)
     arguments = parser.parse_args()
     serve(service=arguments.service, engines=directed(arguments.service, arguments.slots))
