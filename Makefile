@@ -1,6 +1,6 @@
 # The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn constraints clean
+.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session constraints clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -53,7 +53,10 @@ matrix: $(DEV) ## behaviours that no test proves yet
 	@$(BIN)/python tools/matrix.py
 
 bench-turn: $(DEV) models ## end of voice to first sound, against the same models in one process
-	@$(BIN)/python benchmarks/bench_turn.py
+	@$(BIN)/python -m benchmarks.bench_turn
+
+bench-session: $(DEV) ## commit, admission, resume, CPU and memory of a gateway, each beside its floor (ARGS="--only resume")
+	@$(BIN)/python -m benchmarks.bench_session $(ARGS)
 
 constraints: $(DEV) ## pin what is installed now
 	@$(PIP) freeze --exclude-editable --exclude parley | grep -v ' @ ' > constraints.txt

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import websockets
 from benchmarks import report
 from benchmarks.house import RATE, Talker, house, speech
 from benchmarks.sequential import Sequential
+from benchmarks.session import histograms
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -28,6 +27,7 @@ import matplotlib.pyplot as plt
 AUDIO = Path(__file__).parent / "audio"
 VOICED = 0.01
 """Amplitude (of 1) above which a sample counts as voiced."""
+SHARE = ("parley_gateway_append_to_stage_seconds", "parley_gateway_chunk_to_client_seconds")
 STEPS = ("hangover", "asr", "llm", "speech", "total")
 
 
@@ -91,41 +91,19 @@ async def measure_gateway(conversations: int, seconds: float) -> dict[str, tuple
     voice = speech(AUDIO / "goforward.wav")
     async with house("scripted") as address:
         talkers = [Talker(await websockets.connect(f"ws://{address}/v1/realtime", max_size=None)) for _ in range(conversations)]
-        before = _histograms(address)
+        before = histograms.read(address)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             for talker in talkers:
                 talker.say(voice)
                 talker.say(np.zeros(3 * RATE, np.int16))
             await asyncio.sleep(len(voice) / RATE + 3)
-        after = _histograms(address)
+        after = histograms.read(address)
         await asyncio.gather(*(talker.close() for talker in talkers))
-    return {name: _quantiles(before[name], after[name]) for name in after}
-
-
-def _histograms(address: str) -> dict[str, dict[float, float]]:
-    text = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
-    found: dict[str, dict[float, float]] = {}
-    for name, edge, count in re.findall(r'^(parley_gateway_\w+_to_\w+_seconds)_bucket\{le="([^"]+)"\} (\S+)', text, re.M):
-        found.setdefault(name, {})[float(edge)] = float(count)
-    return found
-
-
-def _quantiles(before: dict[float, float], after: dict[float, float]) -> tuple[float, float, float]:
-    counts = {edge: after[edge] - before.get(edge, 0) for edge in sorted(after)}
-    total = counts[float("inf")]
-    if not total:
-        return float("nan"), float("nan"), 0.0
-
-    def at(q: float) -> float:
-        low, seen = 0.0, 0.0
-        for edge, count in counts.items():
-            if count >= q * total:
-                return low * 1000 if edge == float("inf") else (low + (edge - low) * (q * total - seen) / max(count - seen, 1)) * 1000
-            low, seen = edge, count
-        return low * 1000
-
-    return at(0.5), at(0.99), counts[0.01] / total * 100
+    counts = {name: histograms.since(before[name], after[name]) for name in SHARE}
+    return {
+        name: (*(histograms.quantile_ms(c, q) for q in (0.5, 0.99)), histograms.share_within(c, 0.01) * 100) for name, c in counts.items()
+    }
 
 
 def plot(served: dict[str, list[dict[str, Any]]], peer: list[dict[str, Any]]) -> None:

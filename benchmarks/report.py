@@ -41,7 +41,7 @@ def write(name: str, title: str, sections: Sequence[tuple[str, str]], raw: objec
     """`name`.md for people and `name`.json with every sample."""
     RESULTS.mkdir(exist_ok=True)
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    command = " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     text = [f"# {title}", "", f"{when} · `{command}` · {machine()}", ""]
     for heading, body in sections:
         text += [f"## {heading}", "", body, ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -15,9 +16,10 @@ from pathlib import Path
 import structlog
 import uvicorn
 from pydantic import ValidationError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from session_store import Store
-from session_store.errors import StoreError
+from session_store.errors import StoreError, StoreUnavailable
 
 from .app import create_app
 from .graph import Profile, ProfileError
@@ -27,6 +29,7 @@ from .profile_file import load_profile_file
 from .settings import Settings
 
 log = structlog.get_logger()
+STORE_RETRY_S = 0.25
 
 
 class _Server(uvicorn.Server):
@@ -79,10 +82,16 @@ def _bind(address: str) -> socket.socket:
 
 
 async def _serve(settings: Settings, profile: Profile, listener: socket.socket) -> None:
-    store = await Store.open(settings.redis_url)
+    patiently = AsyncRetrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        stop=stop_after_delay(settings.store_wait_ms / 1000),
+        wait=wait_fixed(STORE_RETRY_S),
+        reraise=True,
+    )
+    store: Store = await patiently(Store.open, settings.redis_url)
     hub = Hub(settings, profile, store)
     host, port = listener.getsockname()[:2]
-    await hub.start(settings.advertise or f"{host}:{port}")
+    await patiently(hub.start, settings.advertise or f"{host}:{port}")
     config = uvicorn.Config(
         create_app(hub),
         log_config=None,
@@ -95,6 +104,7 @@ async def _serve(settings: Settings, profile: Profile, listener: socket.socket) 
         timeout_graceful_shutdown=2,
     )
     server = _Server(config)
+    gc.freeze()  # what start-up made stays: no collection walks through it again while somebody listens
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

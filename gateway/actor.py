@@ -36,6 +36,10 @@ MAX_GATHERED_BYTES = 1024 * 1024
 """Journal entries that may wait for the next commit before the client is read on."""
 MAX_MAILBOX = 16
 """Commands that may wait for their transition before the client is read on."""
+CATCH_UP_S = 1.0
+"""After a commit that was not durable, the next is tried so soon, even if nothing happens meanwhile."""
+LINGER_S = 0.5
+"""What stages may forget waits so long for a commit that something else asks for."""
 
 
 class Performance(msgspec.Struct, frozen=True):
@@ -56,9 +60,22 @@ class CommitLog(Protocol):
     async def commit(self, first_seq: int, entries: list[JournalEntry], checkpoint: Checkpoint, acked_seq: int) -> bool:
         """True when it is durable; False when the store did not answer in time and the session goes on without it."""
 
+    def begin_anew(self) -> None:
+        """The next commit is a full checkpoint with a new journal."""
+
 
 class StaleLease(Exception):
     """The session is not ours any more: drop everything, tell nobody."""
+
+
+class Beyond(Protocol):
+    """Renders what one socket is told beyond the core's events; "" for what it does not care to hear."""
+
+    def skipped(self, seq: int) -> str:
+        """Stands for a piece of audio that was muted before it left."""
+
+    def durability(self, durable: bool) -> str:
+        """Whether a resume would find what is said now."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -88,19 +105,21 @@ class Actor:
         """Highest server event that the client says it has: the journal needs it no more."""
         self.rehearsal = Rehearsal(REHEARD_BYTES)
         self._replace_stage = replace_stage
-        self._skipped: Callable[[int], str] = lambda seq: ""
+        self._beyond: Beyond | None = None
         self._log, self._render = commit_log, render
         self._checkpointer = Checkpointer(conversation)
         self._mailbox: deque[tuple[commands.Command, float]] = deque()
         self._arrived = asyncio.Event()
         self._pending: list[Performance] = []
         self._pending_bytes = 0
+        self._behind = self._owed = False
         self._taken = asyncio.Event()
         self._dirty = asyncio.Event()
         self._born = time.monotonic() - conversation.now / 1000
         self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._turn_ended_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0
+        self._commit_timer: asyncio.TimerHandle | None = None
 
     # one mailbox in
 
@@ -116,12 +135,16 @@ class Actor:
         if not self._ending.done():
             self._ending.set_result(Ending(code, reason))
 
+    @property
+    def ended(self) -> bool:
+        return self._ending.done()
+
     async def room(self, max_bytes: int) -> None:
         """Waits while stages have not accepted more than this, or commits fall behind: the socket's own flow control holds the client."""
         while len(self._mailbox) > MAX_MAILBOX or self._pending_bytes > MAX_GATHERED_BYTES:
             self._taken.clear()
             await self._taken.wait()
-        for link in self.links.values():
+        for link in list(self.links.values()):
             if link.pending_bytes > max_bytes:
                 await link.accepted_down_to(max_bytes)
 
@@ -129,9 +152,21 @@ class Actor:
     def elapsed_ms(self) -> int:
         return int((time.monotonic() - self._born) * 1000)
 
-    def attach(self, outbound: Outbound, skipped: Callable[[int], str]) -> None:
-        """From now on events go to this socket; the journal has what came before. `skipped` renders what stands for muted audio."""
-        self.outbound, self._skipped = outbound, skipped
+    @property
+    def behind(self) -> bool:
+        """The store does not have what happened last: nobody could go on from it."""
+        return self._behind
+
+    def commit_anew(self) -> None:
+        """The store forgot the session: it is told all again, whether or not something happens."""
+        self._checkpointer.forget()
+        self._log.begin_anew()
+        self._owed = True
+        self._dirty.set()
+
+    def attach(self, outbound: Outbound, beyond: Beyond) -> None:
+        """From now on events go to this socket; the journal has what came before."""
+        self.outbound, self._beyond = outbound, beyond
 
     def detach(self, outbound: Outbound) -> bool:
         """The socket is gone; False when another one had taken its place."""
@@ -148,13 +183,16 @@ class Actor:
         try:
             return await self._ending
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._commit_timer):
+                if timer is not None:
+                    timer.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.outbound is not None:
+            if self.outbound is not None and self._ending.done() and self._ending.result() != SUPERSEDED:
                 self.outbound.end()
+            elif self.outbound is not None:
+                self.outbound.break_off()
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -171,24 +209,31 @@ class Actor:
             while self._mailbox:
                 self._transition(*self._mailbox.popleft())
             self._taken.set()
-            self._tick_if_due()
             self._arrived.clear()
-            self._arm()
+            self._arm(self._tick_if_due())
             await self._arrived.wait()
 
-    def _tick_if_due(self) -> None:
+    def _tick_if_due(self) -> int | None:
+        """Answers when the next tick is due."""
         deadline = self.conversation.deadline
-        if deadline is not None and deadline <= self.elapsed_ms:
-            self._transition(commands.Tick(), time.perf_counter())
+        if deadline is None or deadline > self.elapsed_ms:
+            return deadline
+        self._transition(commands.Tick(), time.perf_counter())
+        return self.conversation.deadline
 
-    def _arm(self) -> None:
+    def _arm(self, deadline: int | None) -> None:
+        """A timer that rings too early stays: it is armed again then, where a new one for each command would cost more."""
+        if deadline is None or self.conversation.state.closing or (self._timer is not None and self._rings_at <= deadline):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        deadline = self.conversation.deadline
-        if deadline is not None and not self.conversation.state.closing:
-            delay = max(0.001, self._born + (deadline + 1) / 1000 - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._arrived.set)
+        self._rings_at = deadline
+        delay = max(0.001, self._born + (deadline + 1) / 1000 - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._arrived.set()
 
     def _transition(self, command: commands.Command, at: float) -> None:
         for effect in self.conversation.receive(command, self.elapsed_ms):
@@ -217,7 +262,10 @@ class Actor:
 
     def _gather(self, performance: Performance) -> None:
         self._pending.append(performance)
-        self._dirty.set()
+        if isinstance(performance.effect, fx.Ack):
+            self._commit_within(LINGER_S)
+        else:
+            self._dirty.set()
 
     # commit, then act
 
@@ -225,10 +273,14 @@ class Actor:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
+            if self._commit_timer is not None:
+                self._commit_timer.cancel()
+                self._commit_timer = None
             batch, self._pending, self._pending_bytes = self._pending, [], 0
             self._taken.set()
-            if not batch:
+            if not batch and not self._behind and not self._owed:
                 continue
+            self._owed = False
             entries = [each.entry for each in batch if each.entry is not None]
             first_seq = self.conversation.state.seq + 1 - len(entries)
             started = time.perf_counter()
@@ -240,12 +292,26 @@ class Actor:
                 return
             crash.here("after_commit")
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
-            if not durable:
-                self._checkpointer.forget()
-                if self._log.overdue and not self.conversation.state.draining:
-                    self.put(commands.Drain())
+            self._committed(durable)
             for each in batch:
                 self._perform(each.effect, each.at, durable)
+
+    def _commit_within(self, seconds: float) -> None:
+        if self._commit_timer is None:
+            self._commit_timer = asyncio.get_running_loop().call_later(seconds, self._dirty.set)
+
+    def _committed(self, durable: bool) -> None:
+        if durable == self._behind and self.outbound is not None and self._beyond is not None:
+            told = self._beyond.durability(durable)
+            if told and not self.outbound.put(Frame(told, "", 0.0, "Durability")):
+                self._overflow(self.outbound)
+        self._behind = not durable
+        if durable:
+            return
+        self._checkpointer.forget()
+        self._commit_within(CATCH_UP_S)
+        if self._log.overdue and not self.conversation.state.draining:
+            self.put(commands.Drain())
 
     def _perform(self, effect: fx.Effect, at: float, durable: bool) -> None:
         match effect:
@@ -258,7 +324,6 @@ class Actor:
                 crash.here("before_ack")
                 self.links[effect.stage].ack(effect.position)
             case fx.Replace():
-                self.links.pop(effect.stage, None)
                 self._replace_stage(effect)
             case fx.Close():
                 self.end(effect.code, effect.reason)
@@ -270,13 +335,16 @@ class Actor:
             return
         response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
         seq = effect.seq if durable else None
-        skipped = self._skipped(seq) if response_id and seq is not None else ""
+        skipped = self._beyond.skipped(seq) if response_id and seq is not None and self._beyond is not None else ""
         frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped)
         if not self.outbound.put(frame):
-            metrics.OVERFLOWS.inc()
-            self.outbound.overflow()
+            self._overflow(self.outbound)
         elif isinstance(event, events.ResponseDone):
             self.outbound.forget(event.response.id)
+
+    def _overflow(self, outbound: Outbound) -> None:
+        metrics.OVERFLOWS.inc()
+        outbound.overflow()
 
     def _count(self, event: events.Event, at: float) -> None:
         if isinstance(event, events.ResponseDone):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,11 +20,11 @@ from .capabilities import capabilities
 from .conversation import events
 from .conversation.commands import Refused
 from .conversation.errors import Refusal
-from .hub import Hello, Hub
+from .hub import Hub, Seat
 from .live import ClientGone, LiveSession
 from .logs import describe
 from .opening import OpenRefused
-from .resuming import ResumeAsk, Taken
+from .resuming import ResumeAsk
 from .web import HEADERS, Asset, load_assets
 from .wire import WireLimits, extension, openai_ga
 from .wire.handshake import Handshake, HandshakePolicy, ResumeWish, decide, digest_key
@@ -33,6 +33,8 @@ from .wire.refusals import close_code, http_refusal
 
 log = structlog.get_logger()
 ANONYMOUS = "anonymous"
+LAST_WORDS_S = 0.5
+"""How long a client that does not read may take to hear that it is over."""
 GOODBYES = (1000, 1001)
 """Close codes with which a client ends its session for good; any other may be a lost connection."""
 
@@ -87,7 +89,6 @@ class _Connection:
     def __init__(self, hub: Hub, policy: HandshakePolicy, limits: WireLimits, socket: WebSocket) -> None:
         self._hub, self._policy, self._limits, self._socket = hub, policy, limits, socket
         self._parse: Callable[[str | bytes, WireLimits], Any] = openai_ga.parse
-        self._reader: asyncio.Task[None] | None = None
         self._gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
@@ -116,19 +117,18 @@ class _Connection:
         except BaseException:
             await self._hub.abandon(opened)
             raise
-        await self._converse(self._hub.begin(opened), Hello(self._gone, handshake.extended))
+        await self._converse(self._hub.begin(opened, extended=handshake.extended))
 
     async def _resume_by_request(self, handshake: Handshake, wish: ResumeWish) -> None:
         """A stock client: decided before the upgrade. Its last event id tells what it has."""
-        ask = ResumeAsk(wish.session_id, wish.token, _seq_of(wish.last_event_id))
-        taken = await self._take(ask, handshake)
-        session = self._hub.go_on(taken)
+        ask = ResumeAsk(wish.session_id, wish.token, _seq_of(wish.last_event_id), resends=handshake.extended)
+        seat = await self._take(ask, handshake, extended=handshake.extended)
         try:
             await self._socket.accept(subprotocol=handshake.subprotocol)
         except BaseException:
-            self._hub.detach(session)
+            self._hub.leave(seat)
             raise
-        await self._converse(session, Hello(self._gone, handshake.extended, taken))
+        await self._converse(seat)
 
     async def _resume_by_message(self, handshake: Handshake) -> None:
         """Our client: nothing is admitted or sent until its token is checked."""
@@ -139,23 +139,23 @@ class _Connection:
             if message["type"] == "websocket.disconnect":
                 return
             asked = extension.parse_resume(message.get("text") or message.get("bytes") or b"")
-            taken = await self._take(ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq), handshake)
+            seat = await self._take(ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq), handshake, extended=True)
         except TimeoutError:
             await self._refuse(Refusal("resume_timeout"))
         except Refusal as refusal:
             await self._refuse(refusal)
         else:
-            await self._converse(self._hub.go_on(taken), Hello(self._gone, True, taken))
+            await self._converse(seat)
 
-    async def _take(self, ask: ResumeAsk, handshake: Handshake) -> Taken:
+    async def _take(self, ask: ResumeAsk, handshake: Handshake, *, extended: bool) -> Seat:
         started = time.perf_counter()
         try:
-            taken = await self._hub.take(ask, handshake.key_digest or ANONYMOUS)
+            seat = await self._hub.take(ask, handshake.key_digest or ANONYMOUS, extended=extended)
         except Refusal as refusal:
             metrics.TAKEOVERS.labels(refusal.code).inc()
             raise
         metrics.RESUME_SECONDS.observe(time.perf_counter() - started)
-        return taken
+        return seat
 
     async def _refuse(self, refusal: Refusal) -> None:
         """After the upgrade: said as an event, then closed."""
@@ -167,16 +167,17 @@ class _Connection:
         except (ClientGone, RuntimeError, WebSocketDisconnect, OSError):
             return
 
-    async def _converse(self, session: LiveSession, hello: Hello) -> None:
+    async def _converse(self, seat: Seat) -> None:
+        reader = asyncio.create_task(self._read(seat.session), name="read")
         try:
-            ending = await self._hub.converse(session, self._write, self._begin, hello)
+            ending = await self._hub.converse(seat, self._write, self._gone)
         finally:
-            if self._reader is not None:
-                self._reader.cancel()
-                await asyncio.gather(self._reader, return_exceptions=True)
-        if ending == SUPERSEDED and hello.extended:
-            with contextlib.suppress(ClientGone):
-                await self._write(extension.replaced(openai_ga.SessionView(session.opened.session_id)))
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if ending == SUPERSEDED and seat.extended:
+            with contextlib.suppress(ClientGone, TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await self._write(extension.replaced(openai_ga.SessionView(seat.session.opened.session_id)))
         await self._close(ending)
 
     async def _deny(self, refusal: Refusal, retry_after_ms: int = 1000) -> None:
@@ -188,13 +189,10 @@ class _Connection:
         if ending.code == 1006 or self._socket.application_state is not WebSocketState.CONNECTED:
             return
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(LAST_WORDS_S):
                 await self._socket.close(ending.code, ending.reason[:123])
         except (RuntimeError, TimeoutError, WebSocketDisconnect, OSError):
             return  # the client is gone: there is nobody to tell
-
-    def _begin(self, session: LiveSession) -> None:
-        self._reader = asyncio.create_task(self._read(session), name="read")
 
     async def _write(self, text: str) -> None:
         try:
@@ -209,7 +207,7 @@ class _Connection:
             while True:
                 message = await self._socket.receive()
                 if message["type"] == "websocket.disconnect":
-                    self._lost(message.get("code", 1006) in GOODBYES)
+                    self._lost(_is_goodbye(message))
                     return
                 if first:
                     first = False
@@ -238,6 +236,12 @@ class _Connection:
             return
         metrics.CLIENT_EVENTS.labels(type(command).__name__).inc()
         actor.put(command, at)
+
+
+def _is_goodbye(message: MutableMapping[str, Any]) -> bool:
+    """A close frame without a code is one, too; the server reports a lost connection by the same number, but gives no reason then."""
+    code = message.get("code", 1006)
+    return code in GOODBYES or (code == 1005 and "reason" in message)
 
 
 def _seq_of(event_id: str | None) -> int | None:

@@ -7,7 +7,7 @@ import time
 import structlog
 
 from session_store import Commit, Store
-from session_store.errors import LeaseForgotten, SessionClosed, SessionMissing, StaleGeneration, StoreError
+from session_store.errors import LeaseForgotten, SessionClosed, SessionMissing, StaleGeneration, StoreError, StoreUnavailable
 
 from . import metrics
 from .actor import JournalEntry, StaleLease
@@ -16,6 +16,8 @@ from .opening import Opened, Opener
 
 log = structlog.get_logger()
 RETRY_S = 1.0
+STALLED_S = 0.5
+"""A commit that took so long found this process asleep, not the store away: somebody may have the session by now."""
 
 
 class StoreLog:
@@ -38,19 +40,18 @@ class StoreLog:
         if time.monotonic() < self._retry_at:
             metrics.UNDURABLE.inc()
             return False
+        commit = Commit(
+            self._opened.lease,
+            first_seq,
+            entries,
+            checkpoint.hot,
+            checkpoint.fields,
+            acked_seq=acked_seq,
+            replace=self._replace,
+            placements=self._opened.take_moved(),
+        )
         try:
-            await self._store.records.commit(
-                Commit(
-                    self._opened.lease,
-                    first_seq,
-                    entries,
-                    checkpoint.hot,
-                    checkpoint.fields,
-                    acked_seq=acked_seq,
-                    replace=self._replace,
-                    placements=self._opened.take_moved(),
-                )
-            )
+            await self._write(commit)
         except (LeaseForgotten, SessionMissing) as forgotten:
             self._failed(forgotten)
             await self._record_again()
@@ -60,8 +61,21 @@ class StoreLog:
         except StoreError as failure:
             self._failed(failure)
             return False
-        self._replace, self._undurable_since = False, None
+        self._replace, self._undurable_since = self._replace and not commit.replace, None
         return True
+
+    def begin_anew(self) -> None:
+        """The store knows nothing of the session but its record: the next commit writes a full checkpoint and a new journal."""
+        self._replace, self._retry_at = True, 0.0
+
+    async def _write(self, commit: Commit) -> None:
+        started = time.monotonic()
+        try:
+            await self._store.records.commit(commit)
+        except StoreUnavailable:
+            if time.monotonic() - started < STALLED_S:
+                raise
+            await self._store.records.commit(commit)
 
     def _failed(self, failure: StoreError) -> None:
         log.warning("commit not durable", session=self._opened.session_id, why=type(failure).__name__)
@@ -69,6 +83,7 @@ class StoreLog:
         now = time.monotonic()
         self._replace, self._retry_at = True, now + RETRY_S
         self._undurable_since = self._undurable_since or now
+        self._opened.moved = True  # where the stages are may not have been written, either
 
     async def _record_again(self) -> None:
         """The store lost its data: nobody else has the session, so it stays ours, and the next commit is durable again."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import structlog
 
@@ -21,9 +21,9 @@ from .conversation.errors import Refusal
 from .conversation.session import Conversation
 from .durable import StoreLog
 from .graph import Graph, Profile
-from .live import ClientGone, LiveSession, Write
+from .live import DETACHED, ClientGone, LiveSession, Write
 from .opening import Opened, Opener, OpenRefused
-from .outbound import Frame, Outbound
+from .outbound import Outbound
 from .pulse import PulseWatch
 from .reaper import Reaper
 from .resuming import ResumeAsk, Resumer, Taken
@@ -34,6 +34,7 @@ from .wire import extension, openai_ga
 log = structlog.get_logger()
 GRACE_OVER = Ending(1000, "disconnect_grace_expired")
 LEFT = Ending(1000, "client_closed")
+GOODBYE_S = 0.2
 
 
 class Hub:
@@ -43,18 +44,18 @@ class Hub:
         self.draining = False
         self.graph = Graph(profile)
         self.limits = settings.core_limits(profile)
-        self._store, self._pool = store, StagePool()
+        self._store, self._pool = store, StagePool(settings.tls())
         self._pulse = PulseWatch(self._pool.stub, self.gateway_id, settings.pulse_timeout_ms / 1000, settings.engine_timeout_ms / 1000)
         self._opener = Opener(store, self._pool, self.graph, profile.name, self.gateway_id, settings)
         self._resumer = Resumer(store, self._opener, self.graph, self.gateway_id, settings, self.limits)
         self._reaper = Reaper(store, self._opener, self.gateway_id, settings)
         self._sessions: dict[str, LiveSession] = {}
-        self._views: dict[str, openai_ga.SessionView] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._opening = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._taking: set[asyncio.Task[Seat]] = set()
 
     async def start(self, address: str) -> None:
         await self._store.registry.beat_gateway(self.gateway_id, address)
@@ -67,6 +68,8 @@ class Hub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._taking, return_exceptions=True)
+        await self._opener.settled()
         with contextlib.suppress(StoreError):
             await self._store.registry.remove_gateway(self.gateway_id)
         await self._pulse.close()
@@ -102,35 +105,58 @@ class Hub:
         """The client went away before its session began."""
         await asyncio.shield(self._opener.close(opened, "upgrade_failed"))
 
-    async def take(self, ask: ResumeAsk, tenant: str) -> Taken:
-        """A session that lives on here; whoever had it before is told by the store and by every stage. Raises Refusal."""
+    async def take(self, ask: ResumeAsk, tenant: str, *, extended: bool) -> Seat:
+        """A session that lives on here; whoever had it before is told by the store and by every stage. Raises Refusal.
+
+        Cancelled, the session lives on all the same, and waits for its client.
+        """
         if self.draining:
             raise Refusal("server_draining")
-        taken = await self._resumer.take(ask, tenant)
-        before = self._sessions.pop(ask.session_id, None)
-        self._cancel_grace(ask.session_id)
-        if before is not None:
-            await before.abandon()
-        metrics.TAKEOVERS.labels("taken").inc()
-        return taken
+        taking = asyncio.create_task(self._take(ask, tenant, extended), name=f"take {ask.session_id}")
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._taken_in_vain)
+            raise
 
-    def begin(self, opened: Opened) -> LiveSession:
+    async def _take(self, ask: ResumeAsk, tenant: str, extended: bool) -> Seat:
+        taken = await self._resumer.take(ask, tenant)
+        if (before := self._sessions.get(ask.session_id)) is not None:
+            if before.opened.lease.attachment > taken.opened.lease.attachment:
+                await asyncio.gather(*(link.abandon() for link in taken.opened.links.values()))
+                raise Refusal("session_resume_conflict")
+            del self._sessions[ask.session_id]
+            before.actor.superseded()
+        self._cancel_grace(ask.session_id)
+        metrics.TAKEOVERS.labels("taken").inc()
+        live, view = self._enliven(taken.opened, taken.conversation, begin_anew=taken.rolled_back)
+        live.actor.put(taken.resume)
+        return self._seat(live, view, extended, taken)
+
+    def _taken_in_vain(self, taking: asyncio.Task[Seat]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            self.leave(taking.result())
+
+    def begin(self, opened: Opened, *, extended: bool) -> Seat:
         """A new session starts to live."""
         conversation = Conversation(opened.session_id, self.session_config(), self.graph, self.limits)
-        live = self._enliven(opened, conversation)
+        live, view = self._enliven(opened, conversation)
         live.actor.put(commands.Start())
-        return live
+        return self._seat(live, view, extended, None)
 
-    def go_on(self, taken: Taken) -> LiveSession:
-        """A session that was taken over goes on."""
-        live = self._enliven(taken.opened, taken.conversation, begin_anew=taken.rolled_back)
-        live.actor.put(taken.resume)
-        return live
+    def _seat(self, session: LiveSession, view: openai_ga.SessionView, extended: bool, taken: Taken | None) -> Seat:
+        """Its socket is attached before anything happens: nothing is said between the replay and the first live event."""
+        seat = Seat(session, Outbound(self.settings.max_output_bytes), view, extended, taken)
+        session.actor.attach(seat.outbound, seat)
+        return seat
 
-    def _enliven(self, opened: Opened, conversation: Conversation, *, begin_anew: bool = False) -> LiveSession:
+    def _enliven(
+        self, opened: Opened, conversation: Conversation, *, begin_anew: bool = False
+    ) -> tuple[LiveSession, openai_ga.SessionView]:
         left_s = (conversation.state.deadlines.get("session", self.limits.max_session_ms) - conversation.now) // 1000
         view = openai_ga.SessionView(opened.session_id, expires_at=int(time.time()) + left_s, resume_token=opened.token)
-        self._views[opened.session_id] = view
         session: LiveSession
         actor = Actor(
             conversation,
@@ -146,39 +172,38 @@ class Hub:
         if self.draining:
             actor.put(commands.Drain())
         session.start(self._ended)
-        return session
+        return session, view
 
-    async def converse(self, session: LiveSession, write: Write, began: Callable[[LiveSession], None], hello: Hello) -> Ending:
-        """Serve one socket until it or the session ends. A session whose client may come back goes on without it."""
-        session_id, view = session.opened.session_id, self._views[session.opened.session_id]
-        self._cancel_grace(session_id)
-        outbound = Outbound(self.settings.max_output_bytes)
-        for text in hello.texts(view):
-            outbound.put(Frame(text, "", 0.0, "Replayed"))
-        skipped = (lambda seq: extension.skipped(view, seq)) if hello.extended else (lambda seq: "")
-        began(session)
-        serving = asyncio.create_task(session.serve(outbound, write, skipped))
-        hello.socket_gone.add_done_callback(lambda gone: outbound.leave())
+    async def converse(self, seat: Seat, write: Write, socket_gone: asyncio.Future[bool]) -> Ending:
+        """Serve one socket until it or the session ends. A session whose client may come back goes on without it.
+
+        socket_gone: done when the socket ended; True when the client said goodbye.
+        """
+        session = seat.session
+        socket_gone.add_done_callback(lambda gone: seat.outbound.leave())
         try:
-            ending = await serving
-        except asyncio.CancelledError:
-            serving.cancel()
+            ending = await session.serve(seat.outbound, write, seat.owed())
+            if ending == DETACHED:
+                # a write may fail before the goodbye that ended the socket has been read
+                await asyncio.wait([socket_gone], timeout=GOODBYE_S)
+        except BaseException:
+            self.leave(seat)
             raise
-        said_goodbye = hello.socket_gone.done() and not hello.socket_gone.cancelled() and hello.socket_gone.result()
-        if said_goodbye and self._sessions.get(session_id) is session:
+        if socket_gone.done() and socket_gone.result() and self._sessions.get(session.opened.session_id) is session:
             session.actor.end(LEFT.code, LEFT.reason)
             return LEFT
-        if session.running is not None and not session.running.done():
-            self.detach(session)
+        self.leave(seat)
         return ending
 
     # out
 
-    def detach(self, session: LiveSession) -> None:
-        """The client is gone and may come back: the grace begins."""
-        session_id = session.opened.session_id
-        if self._sessions.get(session_id) is not session or session.actor.outbound is not None:
+    def leave(self, seat: Seat) -> None:
+        """The client is gone and may come back: the grace begins, unless the session ended or is another seat's."""
+        session, session_id = seat.session, seat.session.opened.session_id
+        session.actor.detach(seat.outbound)
+        if self._sessions.get(session_id) is not session or session.actor.ended:
             return
+        self._cancel_grace(session_id)
         loop = asyncio.get_running_loop()
         grace_s = self.settings.grace_ms / 1000
         self._graces[session_id] = loop.call_later(grace_s, session.actor.end, GRACE_OVER.code, GRACE_OVER.reason)
@@ -197,7 +222,6 @@ class Hub:
         session_id = session.opened.session_id
         if self._sessions.get(session_id) is session:
             self._cancel_grace(session_id)
-            self._views.pop(session_id, None)
         try:
             await session.free(ending)
         finally:
@@ -251,35 +275,43 @@ class Hub:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
         for session in list(self._sessions.values()):
             try:
-                await self._opener.record_again(session.opened)
+                if await self._opener.record_again(session.opened):
+                    session.actor.commit_anew()
             except (StaleGeneration, SessionClosed):
                 session.actor.superseded()
 
 
-class Hello:
-    """What a socket hears first: nothing more than the live events of a new session, or what a resume owes it."""
+class Seat:
+    """A client's place in a session: what it is owed first, and what then waits for its socket."""
 
-    def __init__(self, socket_gone: asyncio.Future[bool], extended: bool = False, taken: Taken | None = None) -> None:
-        self.socket_gone, self.extended, self.taken = socket_gone, extended, taken
-        """socket_gone: done when the socket ended; True when the client said goodbye."""
+    def __init__(self, session: LiveSession, outbound: Outbound, view: openai_ga.SessionView, extended: bool, taken: Taken | None) -> None:
+        self.session, self.outbound, self.extended = session, outbound, extended
+        self._view, self._taken = view, taken
 
-    def texts(self, view: openai_ga.SessionView) -> list[str]:
-        if self.taken is None:
-            return []
-        taken = self.taken
+    def owed(self) -> Iterator[str]:
+        """What a resume owes: that it is one, what is lost of the journal, and the journal."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        view = self._view
         first_seq = taken.replay[0][0] if taken.replay else taken.last_seq + 1
-        c = taken.conversation
         if self.extended:
-            first = extension.resumed(
-                view, c.config, seq=taken.last_seq, input_samples=taken.input_samples, client_seq=c.state.client_seq, first_seq=first_seq
+            yield extension.resumed(
+                view, taken.config, seq=taken.last_seq, input_samples=taken.input_samples, client_seq=taken.client_seq, first_seq=first_seq
             )
+            if taken.gap:
+                yield extension.resync_required(view, "journal_gap", first_seq)
         else:
-            first = openai_ga.render(events.SessionCreated(view.session_id, c.config), None, view).decode()
-        told = [first]
-        if taken.gap and self.extended:
-            told.append(extension.resync_required(view, "journal_gap", first_seq))
-        told += [openai_ga.render(event, seq, view).decode() for seq, event in taken.replay]
-        return told
+            yield openai_ga.render(events.SessionCreated(view.session_id, taken.config), None, view).decode()
+        for seq, event in taken.replay:
+            if text := openai_ga.render(event, seq, view).decode() if event is not None else self.skipped(seq):
+                yield text
+
+    def skipped(self, seq: int) -> str:
+        return extension.skipped(self._view, seq) if self.extended else ""
+
+    def durability(self, durable: bool) -> str:
+        return extension.durability(self._view, durable) if self.extended else ""
 
 
 def _turn_detection(profile: Profile) -> TurnDetection | None:
@@ -290,4 +322,4 @@ def _turn_detection(profile: Profile) -> TurnDetection | None:
     return ServerVad(**values) if defaults.type == "server_vad" else SemanticVad(**values)
 
 
-__all__ = ["ClientGone", "Hello", "Hub"]
+__all__ = ["ClientGone", "Hub", "Seat"]

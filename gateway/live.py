@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ log = structlog.get_logger()
 Write = Callable[[str], Awaitable[None]]
 DETACHED = Ending(1006, "client_disconnected")
 OVERFLOWED = Ending(1013, "output_overflow")
+SERVICE_RESTART = 1012
 
 
 class ClientGone(Exception):
@@ -64,29 +65,25 @@ class LiveSession:
             metrics.CLOSES.labels(ending.reason).inc()
             await asyncio.shield(ended(self, ending))
 
-    async def serve(self, outbound: Outbound, write: Write, skipped: Callable[[int], str]) -> Ending:
-        """Writes to one socket until the session ends, the client is gone, or another socket takes its place."""
-        self.actor.attach(outbound, skipped)
+    async def serve(self, outbound: Outbound, write: Write, owed: Iterable[str]) -> Ending:
+        """Writes to one socket, first what it is owed, until the session ends, the client is gone, or another takes its place."""
+        writing = asyncio.create_task(_write_all(outbound, write, owed))
+        broken_off = asyncio.create_task(outbound.broken_off.wait())
         try:
-            while (frame := await outbound.get()) is not None:
-                await write(frame.text)
-                metrics.SERVER_EVENTS.labels(frame.kind).inc()
-                if frame.at:
-                    _observe(outbound, frame.kind, bool(frame.response_id), time.perf_counter() - frame.at)
-        except ClientGone:
-            return DETACHED
+            await asyncio.wait({writing, broken_off}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for task in (writing, broken_off):
+                task.cancel()
+            await asyncio.gather(writing, broken_off, return_exceptions=True)
             self.actor.detach(outbound)
-        if outbound.left or outbound.overflowed:
-            return DETACHED if outbound.left else OVERFLOWED
+        if outbound.overflowed:
+            return OVERFLOWED
+        if outbound.left or (not writing.cancelled() and isinstance(writing.exception(), ClientGone)):
+            return DETACHED
+        if not writing.cancelled() and (failure := writing.exception()) is not None:
+            raise failure
         assert self.running is not None
         return await asyncio.shield(self.running)
-
-    async def abandon(self) -> None:
-        """The session is another's: let go of its stages, free nothing."""
-        self.actor.superseded()
-        if self.running is not None:
-            await asyncio.wait([self.running])
 
     # stages
 
@@ -97,15 +94,16 @@ class LiveSession:
 
     def replace(self, effect: Replace) -> None:
         """Place a lost stage anew, beside the conversation that goes on."""
-        task = asyncio.create_task(self._replace(effect), name=f"replace {effect.stage}")
+        lost = self.opened.links.pop(effect.stage, None)
+        if lost is not None:
+            self._pulse.forget(self.opened.placements[effect.stage].address, lost)
+        task = asyncio.create_task(self._replace(effect, lost), name=f"replace {effect.stage}")
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _replace(self, effect: Replace) -> None:
+    async def _replace(self, effect: Replace, lost: StageLink | None) -> None:
         stage, conversation = effect.stage, self.actor.conversation
-        lost = self.opened.links.pop(stage, None)
         if lost is not None:
-            self._pulse.forget(self.opened.placements[stage].address, lost)
             await lost.abandon()
         rehearsal, hears = self.actor.rehearsal, "client" in effect.resume_after
         if hears:
@@ -137,12 +135,31 @@ class LiveSession:
             position = relay.position
 
     async def free(self, ending: Ending) -> None:
-        """After the end: everything goes back, unless somebody else has the session."""
-        if ending == SUPERSEDED:
+        """After the end: everything goes back, unless somebody else has the session, or may have it from a gateway that drains."""
+        if ending == SUPERSEDED or (ending.code == SERVICE_RESTART and not self.actor.behind and await self._handed_over()):
             await asyncio.gather(*(link.abandon() for link in self.opened.links.values()))
         else:
             with contextlib.suppress(StoreError):
                 await self._opener.close(self.opened, ending.reason)
+
+    async def _handed_over(self) -> bool:
+        """Left in the store for whoever the client asks next, within the grace. False: the store is away, nobody could."""
+        try:
+            await self._opener.hand_over(self.opened)
+        except StoreError:
+            return False
+        return True
+
+
+async def _write_all(outbound: Outbound, write: Write, owed: Iterable[str]) -> None:
+    for text in owed:
+        await write(text)
+        metrics.SERVER_EVENTS.labels("Replayed").inc()
+    while (frame := await outbound.get()) is not None:
+        await write(frame.text)
+        metrics.SERVER_EVENTS.labels(frame.kind).inc()
+        if frame.at:
+            _observe(outbound, frame.kind, bool(frame.response_id), time.perf_counter() - frame.at)
 
 
 def _observe(outbound: Outbound, kind: str, is_audio: bool, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 _FAST = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_DELTA = (0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.00125, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25)
 _TURN = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
 
 SESSIONS = Gauge("parley_gateway_sessions", "Live sessions")
@@ -15,8 +16,8 @@ CLIENT_EVENTS = Counter("parley_gateway_client_events_total", "Events from clien
 SERVER_EVENTS = Counter("parley_gateway_server_events_total", "Events to clients", ["type"])
 REFUSALS = Counter("parley_gateway_refusals_total", "Typed errors sent, by code", ["code"])
 TO_STAGE = Histogram("parley_gateway_append_to_stage_seconds", "Append received to stage write", buckets=_FAST)
-TO_CLIENT = Histogram("parley_gateway_chunk_to_client_seconds", "Stage chunk (or its due time) to socket write", buckets=_FAST)
-COMMIT_SECONDS = Histogram("parley_gateway_commit_seconds", "Commit of a transition to the store", buckets=_FAST)
+TO_CLIENT = Histogram("parley_gateway_chunk_to_client_seconds", "Stage chunk (or its due time) to socket write", buckets=_DELTA)
+COMMIT_SECONDS = Histogram("parley_gateway_commit_seconds", "Commit of a transition to the store", buckets=_DELTA)
 UNDURABLE = Counter("parley_gateway_undurable_commits_total", "Commits that the store did not take in time")
 STAGE_ERRORS = Counter("parley_gateway_stage_errors_total", "Errors from stages", ["stage", "code"])
 TURNED_BACK = Counter("parley_gateway_turned_back_total", "Appends that a stage had no room for yet", ["stage"])

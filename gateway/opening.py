@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from parley_stage.v1 import stage_pb2 as pb
@@ -26,6 +27,7 @@ from .settings import Settings
 from .stages import CONTRACT_VERSION, StageLink, StagePool, StageRefused
 
 log = structlog.get_logger()
+PAST_ANY_SEQ = 2**53
 
 
 class OpenRefused(Exception):
@@ -69,33 +71,71 @@ class Opener:
     def __init__(self, store: Store, pool: StagePool, graph: Graph, profile: str, gateway_id: str, settings: Settings) -> None:
         self._store, self._pool, self._graph = store, pool, graph
         self._profile, self._gateway_id, self._settings = profile, gateway_id, settings
+        self._working: set[asyncio.Task[None]] = set()
 
     async def open(self, tenant: str, config: SessionConfig) -> Opened:
-        """Reserve, open all stages at once, create the record, confirm. Raises OpenRefused and leaves nothing behind."""
+        """Reserve, open all stages at once, create the record, confirm. Raises OpenRefused and leaves nothing behind.
+
+        Cancelled, it gives back what it took, too: what is on its way to a stage cannot be called back, so it is let arrive first.
+        """
         started = time.perf_counter()
         session_id, holder_id, token = f"sess_{uuid.uuid4().hex}", uuid.uuid4().hex, new_token()
         placements = (await self._reserve(session_id, tenant)).placements
         attachment = max(placement.placement for placement in placements.values())
         opened = Opened(session_id, tenant, Lease(session_id, attachment, holder_id), attachment, {}, placements, token)
+        opening = self._in_background(self._open_reserved(opened, config))
         try:
-            await self._open_stages(opened, config)
-            opened.lease = await self._store.records.create(
-                session_id, self._gateway_id, holder_id, tenant, self._profile, placements, token_digest=digest(token)
-            )  # fmt: skip
-            await self._store.admission.confirm(session_id)
-        except BaseException as failure:
-            await asyncio.shield(self.free(session_id, opened.links, "open_failed"))
-            if isinstance(failure, (StageRefused, StoreError)):
-                raise OpenRefused(_refusal(failure)) from failure
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda _: self._in_background(self._open_in_vain(opening, opened)))
             raise
         metrics.OPEN_SECONDS.observe(time.perf_counter() - started)
         return opened
 
-    async def record_again(self, opened: Opened) -> None:
-        """Tell a store that lost its data of this session; nothing happens when it knows. Raises StoreError."""
+    async def _open_reserved(self, opened: Opened, config: SessionConfig) -> None:
+        try:
+            await self._open_stages(opened, config)
+            opened.lease = await self._store.records.create(
+                opened.session_id,
+                self._gateway_id,
+                opened.lease.holder_id,
+                opened.tenant,
+                self._profile,
+                opened.placements,
+                token_digest=digest(opened.token),
+            )
+            await self._store.admission.confirm(opened.session_id)
+        except (StageRefused, StoreError) as failure:
+            await self.free(opened.session_id, opened.links, "open_failed")
+            with contextlib.suppress(StoreError):
+                await self._store.records.close(opened.lease, "open_failed")
+            raise OpenRefused(_refusal(failure)) from failure
+
+    async def _open_in_vain(self, opening: asyncio.Future[None], opened: Opened) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            await self.close(opened, "upgrade_failed")
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task
+
+    async def settled(self) -> None:
+        """Until nothing that was cancelled is still being undone."""
+        while self._working:
+            await asyncio.wait(self._working)
+
+    async def record_again(self, opened: Opened) -> bool:
+        """Tell a store that lost its data of this session; True when it has to be told all. Raises StoreError."""
         await self._store.records.restore(
             opened.lease, self._gateway_id, opened.tenant, self._profile, opened.placements, token_digest=digest(opened.token)
         )  # fmt: skip
+        return not (await self._store.records.load(opened.session_id, PAST_ANY_SEQ)).hot
+
+    async def hand_over(self, opened: Opened) -> None:
+        """Nobody holds the session from now on; whoever resumes it within the grace has it. Raises StoreError."""
+        await self._store.records.detach(opened.lease, grace_ms=self._settings.grace_ms)
 
     async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int) -> StageLink:
         """Another replica for a lost stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
@@ -161,6 +201,8 @@ class Opener:
                 return  # taken over or reaped: the stages are somebody else's to free
         except StoreError as failure:
             log.warning("record not closing", session=opened.session_id, why=type(failure).__name__)
+        for stage in set(opened.placements) - set(opened.links):
+            opened.links[stage] = self.link(opened, stage, 0)  # lost, and perhaps not placed anew: its slot is to be freed, too
         await self.free(opened.session_id, opened.links, reason)
         with contextlib.suppress(StoreError):
             await records.close(opened.lease, reason)

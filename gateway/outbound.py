@@ -32,18 +32,25 @@ class Outbound:
         self._ended = False
         self.overflowed = False
         """The client does not read: the socket is to be closed."""
-        self.turn_ended_at = 0.0
-
         self.left = False
         """The client is gone: nothing need be written any more."""
+        self.turn_ended_at = 0.0
+        self.broken_off = asyncio.Event()
+        """Nothing more is to be written, not even what is queued or half on its way."""
 
     def leave(self) -> None:
         self.left = True
-        self.end()
+        self.break_off()
 
     def overflow(self) -> None:
         self.overflowed = True
+        self.break_off()
+
+    def break_off(self) -> None:
+        self._frames.clear()
+        self._bytes = 0
         self.end()
+        self.broken_off.set()
 
     def put(self, frame: Frame) -> bool:
         """False when the reader is too slow: the frame was not taken."""

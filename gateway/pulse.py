@@ -15,6 +15,8 @@ from . import metrics
 log = structlog.get_logger()
 PERIOD_MS = 250
 RETRY_S = 0.1
+OWN_STALL_S = 0.25
+"""A timeout that fires so late tells of this process, not of the replica."""
 
 
 class PulseWatch:
@@ -68,7 +70,9 @@ class PulseWatch:
                         deadline.reschedule(ends)
                         self._judge(address, beat)
             except TimeoutError:
-                return "frozen"
+                if loop.time() - ends < OWN_STALL_S:
+                    return "frozen"
+                ends = loop.time() + self._timeout_s  # it was this process that stood still: beats may wait to be read
             except grpc.aio.AioRpcError as failure:
                 if loop.time() >= ends:
                     return str(failure.code().name).lower()

@@ -20,7 +20,9 @@ from . import crash, metrics
 from .conversation import events
 from .conversation.checkpoint import UnreadableCheckpoint, restore
 from .conversation.commands import Resume, StageAttached
+from .conversation.config import SessionConfig
 from .conversation.errors import Refusal
+from .conversation.failover import input_position
 from .conversation.limits import Limits
 from .conversation.session import Conversation
 from .graph import Graph
@@ -38,6 +40,8 @@ class ResumeAsk(msgspec.Struct, frozen=True):
     session_id: str
     token: str
     after_seq: int | None
+    resends: bool = True
+    """It sends its input again from where it is told; a stock client does not."""
 
     def __repr__(self) -> str:
         return f"ResumeAsk({self.session_id!r}, after_seq={self.after_seq})"
@@ -49,10 +53,13 @@ class Taken:
 
     opened: Opened
     conversation: Conversation
-    replay: list[tuple[int, events.Event]]
+    replay: list[tuple[int, events.Event | None]]
+    """None: sound of a reply that was broken off, which nobody is to hear any more."""
     resume: Resume
     last_seq: int
     gap: bool
+    config: SessionConfig
+    client_seq: int
     input_samples: int
     """Of the client's audio, what every stage that hears has."""
     rolled_back: bool = False
@@ -83,18 +90,14 @@ class Resumer:
             log.error("checkpoint not readable", session=ask.session_id, why=type(failure).__name__)
             raise Refusal("session_resume_expired") from failure
         opened = Opened(ask.session_id, tenant, taken.lease, taken.lease.attachment, {}, dict(record.placements), token)
-        resume = await self._attach(opened, conversation)
+        resume = msgspec.structs.replace(await self._attach(opened, conversation), resends=ask.resends)
         crash.here("after_attach")
         replay = list(_replayed(stored.journal, ask.after_seq))
         gap = taken.gap and ask.after_seq is not None
         rolled_back = ask.after_seq is not None and ask.after_seq > record.last_seq
         last_seq = conversation.state.seq = max(conversation.state.seq, record.last_seq, ask.after_seq or 0)
-        return Taken(opened, conversation, replay, resume, last_seq, gap, self._input_samples(conversation, resume), rolled_back)
-
-    def _input_samples(self, conversation: Conversation, resume: Resume) -> int:
-        hears = self._graph.readers("client", "audio")
-        marks = [stage.edges.get("client", 0) for stage in resume.attached if stage.stage in hears]
-        return min(marks, default=conversation.input.position)
+        client_seq, input_samples = conversation.state.client_seq, input_position(conversation, resume)
+        return Taken(opened, conversation, replay, resume, last_seq, gap, conversation.config, client_seq, input_samples, rolled_back)
 
     async def _take(self, ask: ResumeAsk, tenant: str, holder_id: str, token: str) -> TakenOver:
         after = FROM_THE_END if ask.after_seq is None else ask.after_seq
@@ -143,7 +146,13 @@ class Resumer:
         return Resume(tuple(attached), tuple(lost))
 
 
-def _replayed(journal: list[Entry], after_seq: int | None) -> Iterator[tuple[int, events.Event]]:
-    for entry in journal:
-        if after_seq is not None and entry.seq > after_seq:
-            yield entry.seq, msgspec.msgpack.decode(entry.payload, type=events.Event)
+def _replayed(journal: list[Entry], after_seq: int | None) -> Iterator[tuple[int, events.Event | None]]:
+    told = [(entry.seq, msgspec.msgpack.decode(entry.payload, type=events.Event)) for entry in journal]
+    broken_off = {
+        event.response.id
+        for _, event in told
+        if isinstance(event, events.ResponseDone) and event.response.status in ("cancelled", "failed")
+    }
+    for seq, event in told:
+        if after_seq is not None and seq > after_seq:
+            yield seq, None if isinstance(event, events.AudioDelta) and event.response_id in broken_off else event

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .conversation.limits import Limits
 from .graph import DialogOptions, Profile
+from .stages import Tls
 
 MIB = 1024 * 1024
 
@@ -55,12 +56,31 @@ class Settings(BaseSettings):
     reap_interval_s: float = Field(5.0, gt=0)
     undurable_limit_ms: int = Field(120_000, ge=1000)
     """Without the store for so long, a session ends at its next quiet point."""
+    store_wait_ms: int = Field(20_000, ge=0)
+    """At the start: longest wait for a store that is not there yet, or too busy to answer."""
     open_timeout_ms: int = Field(5000, ge=1)
     close_timeout_ms: int = Field(2000, ge=1)
     drain_timeout_ms: int = Field(10_000, ge=0)
     ws_ping_interval_s: float = Field(20.0, gt=0)
     ws_ping_timeout_s: float = Field(20.0, gt=0)
     gateway_beat_s: float = Field(5.0, gt=0)
+
+    tls_certificate: Path | None = None
+    """PEM chain shown to stages; with tls_key and tls_ca the channels to them are mTLS."""
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    tls_server_name: str = ""
+    """Name in the stages' certificates; empty: the address that is dialled."""
+
+    def tls(self) -> Tls | None:
+        """Raises ValueError when only some of the three files are named, OSError when one cannot be read."""
+        files = (self.tls_certificate, self.tls_key, self.tls_ca)
+        if not any(files):
+            return None
+        certificate, key, ca = files
+        if certificate is None or key is None or ca is None:
+            raise ValueError("mTLS needs tls_certificate, tls_key and tls_ca")
+        return Tls(certificate.read_bytes(), key.read_bytes(), ca.read_bytes(), self.tls_server_name)
 
     def core_limits(self, profile: Profile) -> Limits:
         """The settings and what the profile says of pacing, of the session's length and of its texts."""

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import grpc
 import structlog
@@ -25,6 +26,8 @@ from .conversation.effects import Grant, Order, Relay
 CONTRACT_VERSION = 1
 ATTACH_TRIES = 3
 ATTACH_TIMEOUT_S = 0.5
+ACK_INTERVAL_S = 0.5
+"""Longest wait before a stage hears which of its outputs it may forget."""
 COMMIT_LAG_BYTES = 1024 * 1024
 """Client audio that may be on its way to a stage when a commit follows it: with more, the stage may yet turn some of it back."""
 CHANNEL_OPTIONS = [
@@ -48,17 +51,34 @@ class StageRefused(Exception):
         self.stage, self.code, self.message = stage, code, message
 
 
-class StagePool:
-    """Channels to replicas, one an address."""
+class Tls(NamedTuple):
+    """PEM bytes with which the gateway shows itself to stages, and the name that their certificates bear (pods are dialled by address)."""
 
-    def __init__(self) -> None:
+    certificate: bytes
+    key: bytes
+    ca: bytes
+    server_name: str
+
+
+class StagePool:
+    """Channels to replicas, one an address. With `tls` they are mutually authenticated, without it in the clear."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def stub(self, address: str) -> stage_pb2_grpc.StageStub:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            channel = self._channels[address] = self._dial(address)
         return stage_pb2_grpc.StageStub(channel)  # type: ignore[no-untyped-call]
+
+    def _dial(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.certificate)
+        named = [("grpc.ssl_target_name_override", self._tls.server_name)] if self._tls.server_name else []
+        return grpc.aio.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, *named])
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
@@ -69,25 +89,27 @@ class StagePool:
 class _Unaccepted:
     """Sent appends and orders that the stage has not confirmed, in order of sending."""
 
-    messages: deque[pb.ToStage] = field(default_factory=deque)
+    sent: deque[tuple[pb.ToStage, int]] = field(default_factory=deque)
+    """Each with its size: to measure a message is to encode it."""
     size: int = 0
 
     def add(self, message: pb.ToStage) -> None:
-        self.messages.append(message)
-        self.size += message.ByteSize()
+        size = message.ByteSize()
+        self.sent.append((message, size))
+        self.size += size
 
     def trim(self, marks: pb.Watermarks) -> None:
         edges = marks.edges
-        while self.messages and _covered(self.messages[0], edges, marks.command_number):
-            self.size -= self.messages.popleft().ByteSize()
+        while self.sent and _covered(self.sent[0][0], edges, marks.command_number):
+            self.size -= self.sent.popleft()[1]
 
     def before(self, message: pb.ToStage) -> int:
         """Bytes of what was sent before it; 0 when it was accepted meanwhile."""
-        size = 0
-        for each in self.messages:
+        total = 0
+        for each, size in self.sent:
             if each is message:
-                return size
-            size += each.ByteSize()
+                return total
+            total += size
         return 0
 
 
@@ -119,6 +141,8 @@ class StageLink:
         self._granted_ms = 0
         self._received = 0
         self._turned_back = False
+        self._acked = 0
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -191,8 +215,14 @@ class StageLink:
         self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
 
     def ack(self, position: int) -> None:
-        if position > self.base:
-            self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=position - self.base)), 0.0)
+        """Told a moment later, so that one word stands for all that was consumed meanwhile."""
+        self._acked = position - self.base
+        if self._ack_timer is None and self._acked > 0:
+            self._ack_timer = asyncio.get_running_loop().call_later(ACK_INTERVAL_S, self._tell_acked)
+
+    def _tell_acked(self) -> None:
+        self._ack_timer = None
+        self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=self._acked)), 0.0)
 
     async def close(self, reason: str, timeout_s: float) -> bool:
         """True when the stage confirmed that the slot is free."""
@@ -232,6 +262,8 @@ class StageLink:
             self._put(StageLost(self.stage, why), time.perf_counter())
 
     async def _stop(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -273,6 +305,8 @@ class StageLink:
 
     def _must_wait(self, message: pb.ToStage) -> bool:
         """A commit travels on another edge than the audio that it bounds, and must not overtake it."""
+        if not self._turned_back and self._unaccepted.size <= COMMIT_LAG_BYTES:
+            return False
         return _commits(message) and (self._turned_back or self._unaccepted.before(message) > COMMIT_LAG_BYTES)
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
@@ -287,6 +321,8 @@ class StageLink:
             self._receive(message, time.perf_counter())
 
     def _receive(self, message: pb.FromStage, at: float) -> None:
+        if self._closing and message.WhichOneof("event") != "closed":
+            return  # a lost stage that still speaks would use up positions of its successor
         match message.WhichOneof("event"):
             case "chunk":
                 if message.chunk.position > self._received:
@@ -330,7 +366,7 @@ class StageLink:
     def _resend(self) -> None:
         """All that is not accepted goes out again, in the order in which it first did; the stage drops what it has by then."""
         rest = [(message, at) for message, at in self._queue if message.WhichOneof("command") in ("credit", "ack", "close")]
-        self._queue = deque([*rest, *((message, 0.0) for message in self._unaccepted.messages)])
+        self._queue = deque([*rest, *((message, 0.0) for message, _ in self._unaccepted.sent)])
         self._wake.set()
 
     async def _attach(self) -> bool:

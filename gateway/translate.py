@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from parley_stage.v1 import stage_pb2 as pb
 
 from .conversation import effects as fx
@@ -40,28 +42,24 @@ _DECISIONS = {
 _FINISHES = {pb.Finish.REASON_LENGTH: "length", pb.Finish.REASON_FAILED: "failed"}
 
 
+@cache
 def audio_format(fmt: AudioFormat) -> pb.AudioFormat:
+    """One message for each format, to be copied from and never changed."""
     return pb.AudioFormat(encoding=_ENCODINGS[fmt.encoding], sample_rate_hz=fmt.rate)
 
 
 def relay(effect: fx.Relay) -> pb.ToStage:
-    append = pb.Append(
-        edge=effect.edge,
-        position=effect.position,
-        previous=effect.previous,
-        lane=_LANES[effect.lane],
-        input_generation=effect.input_generation,
-        config_generation=effect.config_generation,
-        last=effect.last,
-    )
-    payload = effect.payload
+    message = pb.ToStage(label=pb.Label(epoch=effect.epoch, turn=effect.turn, response_id=effect.response_id))
+    append, payload = message.append, effect.payload  # filled in place: to hand a message over would copy its audio
+    append.edge, append.position, append.previous, append.lane = effect.edge, effect.position, effect.previous, _LANES[effect.lane]
+    append.input_generation, append.config_generation, append.last = effect.input_generation, effect.config_generation, effect.last
     if isinstance(payload, fx.InputAudio):
         audio = append.payload.audio
         audio.format.CopyFrom(audio_format(payload.format))
         audio.data, audio.samples, audio.start_sample = payload.data, payload.samples, payload.start_sample
     elif payload is not None:
         append.payload.CopyFrom(payload)
-    return pb.ToStage(label=pb.Label(epoch=effect.epoch, turn=effect.turn, response_id=effect.response_id), append=append)
+    return message
 
 
 def order(effect: fx.Order) -> pb.ToStage:

@@ -62,11 +62,17 @@ class Connection:
             self._client = Redis.from_pool(pool)
 
     async def load(self) -> None:
-        """Loads all scripts. Raises StoreUnavailable."""
+        """Loads all scripts, in one round trip where there is one server. Raises StoreUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
+                if self._cluster:
+                    for script in self._scripts.values():
+                        await self._client.script_load(script.text)
+                    return
+                pipeline = self._client.pipeline(transaction=False)
                 for script in self._scripts.values():
-                    await self._client.script_load(script.text)
+                    pipeline.script_load(script.text)
+                await pipeline.execute()
         except (failures.RedisError, OSError) as error:
             raise _translated("load", error) from error
 

@@ -21,7 +21,7 @@ class ModelMissing(OSError):
     """A model file is not in the cache. One line, with what to do."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"model file {path} is missing; fetch the models with: python -m parley.models fetch")
+        super().__init__(f"model file {path} is missing; run: parley models fetch")
         self.path = path
 
 
@@ -29,7 +29,7 @@ class ModelMismatch(OSError):
     """A model file is not the pinned one. One line, with what to do."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"model file {path} is not the pinned one; fetch the models again with: python -m parley.models fetch")
+        super().__init__(f"model file {path} is not the pinned one; remove it, then: parley models fetch")
         self.path = path
 
 

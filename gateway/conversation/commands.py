@@ -207,6 +207,8 @@ class Resume(Quiet, frozen=True):
 
     attached: tuple[StageAttached, ...]
     lost: tuple[str, ...] = ()
+    resends: bool = True
+    """The client sends again what not all stages have; one that does not goes on where the first of them is."""
 
 
 class StagePlaced(Quiet, frozen=True):

@@ -17,21 +17,46 @@ REHEARD_MS = 500
 
 
 def resumed(c: Conversation, resume: Resume) -> None:
-    """Reconcile with what the stages have: the highest epoch holds, input goes on where all have it, orders not obeyed are given again."""
+    """Reconcile with what the stages have: the highest epoch holds, input goes on where all have it, orders not obeyed are given again.
+
+    Whoever drained or closed it before could not end it: it goes on.
+    """
+    c.state.closing = c.state.draining = False
     for stage in resume.attached:
         c.edges.accepted(stage.stage, stage.edges)
         c.outbox.obeyed(stage.stage, stage.command_number)
-    position = c.edges.rewind("client", resume.lost)
-    if position is not None:
-        c.input.rewind(position)
+        c.outbox.outrun(stage.stage, stage.command_number, stage.edges.get("core", 0))
+    position = input_position(c, resume)
+    c.edges.rewind("client")
+    c.input.rewind(position)
     c.playback.granted_ms = 0
     c.effects.extend(order for order in c.outbox.unanswered() if order.stage not in resume.lost)
     highest = max((stage.epoch for stage in resume.attached), default=0)
     if highest > c.fence.epoch:
-        c.fence.epoch = highest - 1
-        speaking.interrupt(c, "turn_detected")
+        c.fence.epoch = highest
+        _finish_cancel(c)
     for name in (*c.state.lost, *resume.lost):
         lost(c, StageLost(name, "not there at the takeover"))
+
+
+def input_position(c: Conversation, resume: Resume) -> int:
+    """Samples of the client's audio from which it goes on: what every stage that hears has, and for one that is lost, the open turn."""
+    hears = c.graph.readers("client", "audio")
+    marks = [stage.edges.get("client", 0) for stage in resume.attached if stage.stage in hears]
+    if not marks:
+        return c.input.position
+    if not resume.resends:
+        return max(marks)
+    lost_ears = [stage for stage in hears if stage in resume.lost or stage in c.state.lost]
+    return min(marks + [_unheard_after(c, stage, c.edges.watermark("client", stage)) for stage in lost_ears])
+
+
+def _finish_cancel(c: Conversation) -> None:
+    """A stage is ahead of what was committed: whatever it made for the forgotten epoch ends here, in an epoch that is new to all."""
+    if c.responses.live is not None:
+        speaking.interrupt(c, "turn_detected")
+    else:
+        speaking.advance(c, "recovered")
 
 
 def lost(c: Conversation, loss: StageLost) -> None:
@@ -42,14 +67,16 @@ def lost(c: Conversation, loss: StageLost) -> None:
     if stage in c.graph.response_stages:
         speaking.fail(c, "stage_lost", stage)
     client.update_interrupted(c, stage)
+    heard = c.edges.watermark("client", stage)
     had = c.edges.give_up(stage)
     resume_after = {source: had.get(source, 0) for source in c.graph.edges(stage)}
     if "core" in resume_after:
         resume_after["core"] = c.outbox.forget(stage)
     if "client" in resume_after:
-        resume_after["client"] = _unheard_after(c, stage)
+        resume_after["client"] = _unheard_after(c, stage, heard)
         c.edges.replay("client", stage, resume_after["client"], c.input.position)
-    base = c.received.get(stage, c.state.consumed.get(stage, 0))
+    base = max(c.received.get(stage, 0), c.state.consumed.get(stage, 0), c.edges.known(stage))
+    c.edges.forget_above(stage, c.received.get(stage, 0))
     c.state.bases[stage] = c.state.consumed[stage] = base
     c.edges.begin_anew(stage, base)
     if stage == c.graph.audio_stage:
@@ -58,17 +85,21 @@ def lost(c: Conversation, loss: StageLost) -> None:
     c.effects.append(Replace(stage, resume_after))
 
 
-def _unheard_after(c: Conversation, stage: str) -> int:
-    """Position of the client's audio after which the stage has to hear again: the open turn, and what a recognizer still owes."""
-    end = c.input.end_ms(c.config.input_format)
-    starts = [end - REHEARD_MS]
+def _unheard_after(c: Conversation, stage: str, heard: int) -> int:
+    """Position of the client's audio after which the stage has to hear again: the open turn, what it had not heard when it fell silent (it
+    had up to `heard`), and what a recognizer still owes."""
+    end, rate = c.input.end_ms(c.config.input_format), c.config.input_format.rate
+    silent_since = end - max(0, c.input.position - heard) * 1000 // rate
+    starts = [silent_since - REHEARD_MS]
+    if stage == c.graph.decision_stage:
+        starts = [min(end, max(*starts, c.input.buffer_start_ms))]  # turns end where the client ended them
     if c.input.open_item is not None:
         starts.append(c.input.open_start_ms)
     if c.config.turn_detection is None:
         starts.append(c.input.buffer_start_ms)
     if stage == c.graph.transcript_stage:
         starts += [hearing.start_ms for hearing in c.dialog.hearing.values()]
-    return max(0, c.input.position - (end - max(0, min(starts))) * c.config.input_format.rate // 1000)
+    return max(0, c.input.position - (end - max(0, min(starts))) * rate // 1000)
 
 
 def placed(c: Conversation, placement: StagePlaced) -> None:
@@ -76,6 +107,8 @@ def placed(c: Conversation, placement: StagePlaced) -> None:
     if placement.stage not in c.state.lost:
         return
     c.state.lost.remove(placement.stage)
+    if placement.stage == c.graph.audio_stage:
+        c.playback.granted_ms = 0  # what was granted meanwhile reached nobody
     client.release_held(c)
     if placement.stage == c.graph.transcript_stage:
         for hearing in c.dialog.hearing.values():

@@ -35,6 +35,11 @@ class Outbox(Struct):
         orders.waiting = [order for order in orders.waiting if order.number > number]
         return True
 
+    def outrun(self, stage: str, number: int, position: int) -> None:
+        """The stage obeyed orders that the store forgot: the next one must not pass for a repeat of those."""
+        orders = self.stages.setdefault(stage, StageOrders())
+        orders.issued, orders.last_append = max(orders.issued, number), max(orders.last_append, position)
+
     def forget(self, stage: str) -> int:
         """The stage is lost with all that it was told; answers the last number on its edge "core"."""
         orders = self.stages.setdefault(stage, StageOrders())

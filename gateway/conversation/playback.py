@@ -102,10 +102,11 @@ class Playback(Struct):
         """The audio stage was placed anew: its credit counts from its open."""
         self.passed_us = self.granted_ms = 0
 
-    def grant(self, now: int, window_ms: int) -> int | None:
-        """The new grand total when it is worth telling: what has passed, less what is unheard, plus the window."""
-        total = (self.passed_us - self.lead_us(now)) // 1000 + window_ms
-        if total - self.granted_ms < min(100, window_ms):
+    def grant(self, now: int, window_ms: int, step_ms: int) -> int | None:
+        """The new grand total when it is worth telling: what has passed, less what is unheard, plus the window. In sound, by steps."""
+        lead_us = self.lead_us(now)
+        total = (self.passed_us - lead_us) // 1000 + window_ms
+        if total - self.granted_ms < min(step_ms if lead_us else 100, window_ms):
             return None
         self.granted_ms = total
         return total

@@ -115,7 +115,7 @@ class Conversation:
         """One transition. `now` is the session's elapsed time in ms and never goes back."""
         self.now = max(self.now, now)
         self.effects = []
-        if self.state.closing:
+        if self.state.closing and not isinstance(command, Resume):
             return []
         if isinstance(command, ClientCommand):
             self._client(command)
@@ -188,6 +188,8 @@ class Conversation:
         live = self.responses.live
         turn = live.turn if live is not None and chunk is not None and chunk.response_id == live.id else self.fence.turn
         for reader in self.graph.all_readers(source) if last else readers:
+            if position <= self.edges.watermark(source, reader):
+                continue  # sent again after a takeover, and this one has it
             previous = self.edges.sent(source, reader, position)
             self.effects.append(
                 Relay(
@@ -252,8 +254,8 @@ class Conversation:
         speaking.answer_if_owed(self)
         hearing.await_user(self)
         for stage, consumed in self.state.consumed.items():
-            position = self.edges.acknowledgeable(stage, consumed)
-            if position > self._acked.get(stage, 0):
+            acked = self._acked.get(stage, 0)
+            if consumed > acked and (position := self.edges.acknowledgeable(stage, consumed)) > acked:
                 self._acked[stage] = position
                 self.effects.append(Ack(stage, position))
         if self.state.draining and self.quiet:
@@ -295,10 +297,11 @@ def _chunk(c: Conversation, chunk: StageChunk) -> None:
     live = c.responses.live
     current = live is not None and c.fence.admits(chunk.epoch) and chunk.response_id == live.id
     output = chunk.output
-    if isinstance(output, DecisionOut | TranscriptOut) or current:
-        _pass_on(c, chunk)
-    if chunk.position <= c.state.consumed.get(chunk.stage, 0):
-        return  # consumed before a takeover, and some reader may not have had it
+    consumed = chunk.position <= c.state.consumed.get(chunk.stage, 0)
+    if not (isinstance(output, DecisionOut | TranscriptOut) or current) or not _pass_on(c, chunk, again=consumed):
+        c.edges.withdraw(chunk.stage, chunk.position)
+    if consumed:
+        return  # before a takeover; some reader may not have had it
     if chunk.stage == c.graph.audio_stage:
         c.held.push(chunk)
         return
@@ -323,16 +326,18 @@ def _chunk(c: Conversation, chunk: StageChunk) -> None:
     c.consumed(chunk)
 
 
-def _pass_on(c: Conversation, chunk: StageChunk) -> None:
+def _pass_on(c: Conversation, chunk: StageChunk, *, again: bool) -> bool:
+    """False when it goes no further: the words of a written reply are not spoken. `again`: nothing new is owed for it."""
     live = c.responses.live
     if live is not None and live.modality == "text" and chunk.response_id == live.id:
-        return
+        return False
     kind = chunk.output.kind if isinstance(chunk.output, OpaqueOut) else _KINDS[type(chunk.output)]
     c.relay(chunk.stage, kind, chunk.position, chunk.wire, chunk)
     fed = c.graph.all_readers(chunk.stage) if chunk.last else c.graph.readers(chunk.stage, kind)
-    if live is not None and chunk.response_id == live.id and c.graph.audio_stage in fed:
+    if live is not None and not again and chunk.response_id == live.id and c.graph.audio_stage in fed:
         live.owed_since = c.now if live.owed_since is None else live.owed_since
         live.sound_fed = live.sound_fed or chunk.last
+    return True
 
 
 def _accepted(c: Conversation, mark: StageAccepted) -> None:

@@ -169,7 +169,8 @@ def _sound(c: Conversation, live: Live, chunk: StageChunk, audio: AudioOut | Non
 def _grant(c: Conversation) -> None:
     stage = c.graph.audio_stage
     if stage:
-        total = c.playback.grant(c.now, c.limits.max_output_lead_ms + c.limits.credit_extra_ms)
+        limits = c.limits
+        total = c.playback.grant(c.now, limits.max_output_lead_ms + limits.credit_extra_ms, max(100, limits.credit_extra_ms // 2))
         if total is not None:
             c.effects.append(Grant(stage, total))
 
@@ -196,7 +197,7 @@ def fail(c: Conversation, code: str, stage: str) -> None:
         return
     mute(c)
     message = ERRORS[code].message.format(stage=stage)
-    _advance(c, code)
+    advance(c, code)
     _end(c, live, "failed", error_code=code, error_message=message)
 
 
@@ -209,7 +210,7 @@ def interrupt(c: Conversation, cause: Cause) -> None:
     """Barge-in or cancel: epoch up, what is queued dropped, stages told, one terminal; the history keeps what was heard."""
     live = c.responses.live
     if live is not None:
-        _advance(c, cause)
+        advance(c, cause)
         _end(c, live, "cancelled", reason=cause)
     for sound, heard_ms in c.playback.heard(c.now):
         if heard_ms < sound.sent_ms:
@@ -217,7 +218,8 @@ def interrupt(c: Conversation, cause: Cause) -> None:
     c.playback.silence(c.now)
 
 
-def _advance(c: Conversation, reason: str) -> None:
+def advance(c: Conversation, reason: str) -> None:
+    """The next epoch begins: every stage that makes something for a response drops what it makes for the old one."""
     cancelled, following = c.fence.advance()
     for stage in c.graph.response_stages:
         c.order(stage, CancelOrder(cancelled, following, reason), append=False)

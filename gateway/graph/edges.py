@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -89,11 +89,26 @@ class Edges:
         """The watermarks of all readers of the source."""
         return {line.watermark for line in self.state.lines.get(source, {}).values()}
 
-    def rewind(self, source: str, lost: Collection[str]) -> int | None:
-        """What was sent and not accepted is lost with its sender; answers the lowest watermark of the readers that are there, if any."""
+    def rewind(self, source: str) -> None:
+        """What was sent and not accepted is lost with its sender."""
         for line in self.state.lines.get(source, {}).values():
             line.sent, line.in_flight = line.watermark, []
-        return min((self.watermark(source, reader) for reader in self._edges.get(source, {}) if reader not in lost), default=None)
+
+    def withdraw(self, source: str, position: int) -> None:
+        """An output that came again and goes nowhere any more: nobody waits for it."""
+        self._thin(source, lambda each: each != position)
+
+    def forget_above(self, source: str, position: int) -> None:
+        """The source is lost: what was in flight and did not come again from it will never come."""
+        self._thin(source, lambda each: each <= position)
+
+    def known(self, source: str) -> int:
+        """The highest output position that any reader has or was sent."""
+        return max((max(line.sent, line.watermark) for line in self.state.lines.get(source, {}).values()), default=0)
+
+    def _thin(self, source: str, kept: Callable[[int], bool]) -> None:
+        for line in self.state.lines.get(source, {}).values():
+            line.in_flight = [each for each in line.in_flight if kept(each)]
 
     def give_up(self, reader: str) -> dict[str, int]:
         """The reader is lost: all that was sent to it counts as had. Answers what that is, by source."""

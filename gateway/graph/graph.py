@@ -54,6 +54,7 @@ class Graph:
         for edge in self.all_edges:
             for kind in edge.kinds:
                 self._readers[edge.source, kind] = (*self.readers(edge.source, kind), edge.reader)
+        self._all_readers = {edge.source: self._reading(edge.source) for edge in self.all_edges}
         self._controls = tuple(profile.topology.controls)
         self._publish = frozenset(self._maker(by_name[name], kind) for name, kinds in profile.publish.items() for kind in kinds)
         self._edges = {stage: tuple(edge.source for edge in self.all_edges if edge.reader == stage) for stage in self.stages}
@@ -78,7 +79,7 @@ class Graph:
 
     def all_readers(self, source: str) -> tuple[str, ...]:
         """Every stage that reads anything from the source, in the order of opening."""
-        return tuple(edge.reader for edge in self.all_edges if edge.source == source)
+        return self._all_readers.get(source, ())
 
     def edges(self, stage: str) -> tuple[str, ...]:
         """Sources that feed the stage."""
@@ -142,6 +143,9 @@ class Graph:
             kinds = (*merged[key].kinds, *part.kinds) if key in merged else part.kinds
             merged[key] = Edge(part.source, part.reader, tuple(dict.fromkeys(kinds)), part.capacity, part.overflow)
         return tuple(merged.values())
+
+    def _reading(self, source: str) -> tuple[str, ...]:
+        return tuple(edge.reader for edge in self.all_edges if edge.source == source)
 
     def _responding(self) -> tuple[str, ...]:
         """Stages that make a reply, and stages that hear nothing but what was made for one."""

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.conversation.errors import Refusal
 
-_LOCATED = re.compile(r"^(?P<why>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_LOCATED = re.compile(r"^(?P<why>.*?)(?: - at (?:`key` in )?`(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 _TYPE_NAME = re.compile(r"[a-z_]{1,40}(?:\.[a-z_]{1,40}){0,4}")
 

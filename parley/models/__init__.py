@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from .cache import ModelStatus, cache_root
-from .errors import ChecksumMismatch, ConversionFailed, DownloadFailed, MemberMissing, ModelError, UnknownModel
+from .errors import CacheUnusable, ChecksumMismatch, ConversionFailed, DownloadFailed, MemberMissing, ModelError, UnknownModel
 from .fetch import Phase, Progress, fetch_models, list_models
 from .manifest import MODELS, Model
 
 __all__ = [
     "MODELS",
+    "CacheUnusable",
     "ChecksumMismatch",
     "ConversionFailed",
     "DownloadFailed",

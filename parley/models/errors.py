@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class ModelError(Exception):
     """Base of all errors of this package."""
@@ -13,6 +15,13 @@ class UnknownModel(ModelError):
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(f"unknown model '{name}'; known: {', '.join(known)}")
         self.name = name
+
+
+class CacheUnusable(ModelError):
+    """The folder of the models cannot be written: its path, its rights, or no room."""
+
+    def __init__(self, folder: Path, error: OSError) -> None:
+        super().__init__(f"cannot keep models in {folder}: {error.strerror or error}; PARLEY_MODELS names another folder")
 
 
 class DownloadFailed(ModelError):

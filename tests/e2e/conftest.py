@@ -20,8 +20,8 @@ Talk = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """Every service a process of its own. Tests leave it as they found it."""
-    made = House(tmp_path_factory.mktemp("house"))
+    """Every service a process of its own. Tests leave it as they found it; who vanishes from it is waited for a second."""
+    made = House(tmp_path_factory.mktemp("house"), gateway={"PARLEY_GRACE_MS": "1000"})
     _open.append(made)
     try:
         yield made.start()

@@ -170,6 +170,7 @@ async def test_foreign_models_and_modes_are_refused_before_the_upgrade(house: Ho
         ("duplex=1", "duplex"),
         ("intent=transcription", "intent"),
         ("resume=token", "resume"),
+        ("resume=sess_1", "resume"),
         ("session_id=x", "session_id"),
     ):
         status, _, error = await _refused(f"{house.realtime}?{query}")

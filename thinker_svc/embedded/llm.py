@@ -80,7 +80,7 @@ class LlmEngine(Engine):
         max_tokens = min(bound for bound in bounds if bound is not None)
         sentences = settings.max_sentences if config.max_sentences is None else config.max_sentences
         try:
-            prompt = self._prompt.tokens(messages.messages, settings.context_tokens - max_tokens)
+            prompt = self._prompt.tokens(messages.messages, settings.context_tokens - max_tokens, settings.history_tokens)
         except PromptTooLong:
             code = stage_pb2.StageError.CODE_LIMIT_EXCEEDED
             slot.fail(append.label, "the prompt exceeds the context", code=code, param="context_tokens")

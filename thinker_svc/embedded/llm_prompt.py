@@ -28,19 +28,23 @@ class Prompt:
         self.prefix = [self._begin, *tokenizer.tokens(f"system\n{SYSTEM_LINE}")]
         self._answer = [self._begin, *tokenizer.tokens("assistant\n")]
 
-    def tokens(self, messages: Sequence[stage_pb2.Message], room: int) -> list[str]:
-        """What follows `prefix`, at most `room` tokens with it. Raises PromptTooLong; ValueError for an unknown role."""
+    def tokens(self, messages: Sequence[stage_pb2.Message], room: int, history_room: int | None = None) -> list[str]:
+        """What follows `prefix`, at most `room` tokens with it, and of the conversation no more turns than fit into `history_room`.
+
+        The newest turn is whole in any case. Raises PromptTooLong; ValueError for an unknown role.
+        """
         system, turns = _split(messages)
         head = [*self._instructions(system), self._end, *self._newline]
         left = room - len(self.prefix) - len(head) - len(self._answer)
         kept: list[list[str]] = []
+        used = 0
         for turn in reversed(turns):
             rendered = [token for message in turn for token in self._message(message)]
-            left -= len(rendered)
-            if left < 0:
+            used += len(rendered)
+            if used > left or (kept and history_room is not None and used > history_room):
                 break
             kept.append(rendered)
-        if left < 0 and not kept:
+        if not kept and used > left:
             raise PromptTooLong
         return head + [token for turn in reversed(kept) for token in turn] + self._answer
 

@@ -24,6 +24,9 @@ class LlmSettings(BaseSettings):
     """Most tokens of one answer, whatever the prompt asks for."""
     context_tokens: int = Field(2048, ge=256)
     """Prompt and answer together; the oldest turns are left out beyond it."""
+    history_tokens: int = Field(512, ge=0)
+    """The oldest turns are left out beyond it, too: the whole prompt is read anew for each answer, and on one CPU core 500 tokens take
+    about a second, 2000 nine. The newest turn stays whole; the instructions do not count."""
     max_sentences: int = Field(2, ge=0)
     """An answer ends after so many sentences; 0: never for that reason."""
     repetition_penalty: float = Field(1.1, gt=0)

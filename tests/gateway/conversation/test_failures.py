@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.conversation import commands, events
-from gateway.conversation.commands import FinishOut, StageFailed, StageLost, Tick
+from gateway.conversation.commands import FinishOut, StageFailed, StageGone, StageLost, Tick
 from gateway.conversation.config import SemanticVad
 from gateway.conversation.effects import CancelOrder, Close, Mute, PromptOrder
 from gateway.conversation.limits import Limits
@@ -147,14 +147,16 @@ def test_waiting_turns_are_answered_after_a_failure() -> None:
 
 
 @pytest.mark.behaviour("L4")
-def test_a_lost_stage_ends_the_response_then_the_session() -> None:
+def test_a_stage_that_cannot_be_placed_anew_ends_the_response_then_the_session() -> None:
     world = asked()
-    world.c.responses.owed = True
-    told = world.do(StageLost("llm", "gone"))
+    world.do(StageLost("llm", "gone"))
+    assert (world.done.status, world.done.error_code) == ("failed", "stage_lost") and world.performed(Close) == []
+    world.respond()
+    told = world.do(StageGone("llm"))
     assert names(told)[-3:] == ["ResponseDone", "RateLimits", "Error"] and told[-1].code == "stage_lost"
     assert world.performed(Close) == [Close(1011, "stage_lost")]
     assert world.do(Tick()) == [] == world.respond(), "nothing follows"
-    assert len(world.of(events.ResponseCreated)) == 1
+    assert len(world.of(events.ResponseCreated)) == 2
 
 
 @pytest.mark.behaviour("L4")

@@ -37,7 +37,7 @@ def test_appends_are_numbered_and_timed_without_a_gap() -> None:
     for size in (960, 3, 1, 480):
         world.do(InputAppend(audio=bytes(size)))
     relays = world.relays("turn")
-    assert [(r.position, r.previous) for r in relays] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert [(r.position, r.previous) for r in relays] == [(480, 0), (481, 480), (482, 481), (722, 482)], "positions are samples"
     assert [r.payload.start_sample for r in relays] == [0, 480, 481, 482]
     assert {(r.lane, r.edge) for r in relays} == {("input", "client")}
 

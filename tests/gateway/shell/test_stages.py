@@ -70,7 +70,8 @@ class Opened:
     def __init__(self, link: StageLink, stage: Stage, stream: Stream) -> None:
         self.link, self.stage, self.stream = link, stage, stream
         self.mailbox: asyncio.Queue[cmd.Command] = asyncio.Queue()
-        link.listen(lambda command, at: self.mailbox.put_nowait(command))
+        self.overtaken = asyncio.Event()
+        link.listen(lambda command, at: self.mailbox.put_nowait(command), self.overtaken.set)
 
     async def told(self) -> cmd.Command:
         async with asyncio.timeout(5):
@@ -222,3 +223,11 @@ async def test_a_commit_that_was_accepted_while_it_waited_to_go_again_holds_noth
     opened.hear(99)
     while (await opened.stream.next()).append.position != 99:
         pass
+
+
+async def test_one_acknowledgement_stands_for_all_that_was_consumed_meanwhile(opened: Opened) -> None:
+    for position in (1, 2, 3):
+        opened.link.ack(position)
+    assert (await opened.stream.next()).ack.position == 3
+    opened.link.ack(4)
+    assert (await opened.stream.next()).ack.position == 4

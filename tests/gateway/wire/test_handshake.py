@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.conversation.errors import ERRORS, Refusal
-from gateway.wire.handshake import Handshake, HandshakePolicy, decide, digest_key
+from gateway.wire.handshake import Handshake, HandshakePolicy, ResumeWish, decide, digest_key
 from gateway.wire.refusals import CLOSE_CODES, HTTP_STATUS, close_code, http_refusal
 
 KEY = "sk-secret"
@@ -80,14 +80,37 @@ def test_the_key_itself_is_not_kept() -> None:
         "duplex=1",
         "duplex=true",
         "session_id=sess_1",
-        "resume_session_id=sess_1",
-        "last_event_id=event_9",
+        "resume=token&resume_token=t",
+        "resume=sess_1",
+        "resume=sess_1&resume_token=",
         "call_id=c",
     ],
 )
 def test_a_mode_that_is_not_offered_is_refused(query: str) -> None:
     refusal = refused(f"model=parley&{query}")
     assert (refusal.code, refusal.param) == ("unsupported_mode", query.partition("=")[0])
+
+
+@pytest.mark.behaviour("R9", "Y1")
+def test_a_stock_client_asks_for_its_session_by_query_or_by_headers() -> None:
+    wish = ResumeWish("sess_1", "secret", "event_1_9")
+    by_query = decide("model=parley&resume=sess_1&resume_token=secret&last_event_id=event_1_9", {}, (), OPEN)
+    headers = {"parley-resume": "sess_1", "parley-resume-token": "secret", "parley-last-event-id": "event_1_9"}
+    assert by_query.resume == decide("", headers, (), OPEN).resume == wish
+    assert not by_query.extended and not by_query.awaits_resume
+    assert decide("resume=sess_1&resume_token=secret", {}, (), OPEN).resume == ResumeWish("sess_1", "secret", None)
+    assert decide("last_event_id=event_9", {}, (), OPEN).resume is None, "without a session it means nothing"
+    assert "secret" not in repr(by_query)
+
+
+def test_our_client_announces_its_resume_and_says_it_later() -> None:
+    made = decide("parley=1&resume=1", {}, (), OPEN)
+    assert (made.extended, made.awaits_resume, made.resume) == (True, True, None)
+    plain = decide("parley=1", {}, (), OPEN)
+    assert (plain.extended, plain.awaits_resume, plain.resume) == (True, False, None)
+    by_query = decide("parley=1&resume=sess_1&resume_token=secret", {}, (), OPEN)
+    assert by_query.extended and not by_query.awaits_resume and by_query.resume is not None
+    assert decide("parley=0&resume=0", {}, (), OPEN) == decide("", {}, (), OPEN)
 
 
 def test_a_foreign_model_is_refused() -> None:
@@ -111,6 +134,9 @@ def test_the_beta_is_refused_by_its_opt_in() -> None:
         (Refusal("beta_api_unsupported", "OpenAI-Beta"), 400),
         (Refusal("unsupported_mode", "duplex"), 400),
         (Refusal("model_not_found", "model", model="x"), 404),
+        (Refusal("invalid_resume_token"), 403),
+        (Refusal("session_resume_expired"), 410),
+        (Refusal("session_resume_conflict"), 409),
         (Refusal("tenant_limit", retry_after_s=3), 429),
         (Refusal("at_capacity", retry_after_s=3), 503),
         (Refusal("stages_unavailable", stage="llm"), 503),
