@@ -1,6 +1,6 @@
 # The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session constraints clean
+.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session chaos constraints clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -57,6 +57,9 @@ bench-turn: $(DEV) models ## end of voice to first sound, against the same model
 
 bench-session: $(DEV) ## commit, admission, resume, CPU and memory of a gateway, each beside its floor (ARGS="--only resume")
 	@$(BIN)/python -m benchmarks.bench_session $(ARGS)
+
+chaos: $(DEV) ## kill, freeze, drain and starve every process, often; count what was lost (SHORT=1 under 3 minutes; SEED= repeats, ONLY= chooses)
+	@SHORT="$(SHORT)" SEED="$(SEED)" ONLY="$(ONLY)" $(BIN)/python -m tests.chaos
 
 constraints: $(DEV) ## pin what is installed now
 	@$(PIP) freeze --exclude-editable --exclude parley | grep -v ' @ ' > constraints.txt

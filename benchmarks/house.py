@@ -94,8 +94,9 @@ def append(samples: NDArray[np.int16]) -> str:
 class Talker:
     """One client: a real-time microphone and a list of what came back, each with its time (perf_counter seconds)."""
 
-    def __init__(self, socket: websockets.ClientConnection) -> None:
-        self.socket = socket
+    def __init__(self, socket: websockets.ClientConnection, packet: int = PACKET) -> None:
+        """packet: samples an append."""
+        self.socket, self._packet = socket, packet
         self.events: list[tuple[float, dict[str, Any]]] = []
         self.said = 0
         self.began = time.perf_counter()
@@ -117,20 +118,21 @@ class Talker:
 
     def sent_at(self, sample: int) -> float:
         """When this sample's packet left."""
-        return self.began + (sample // PACKET + 1) * PACKET / RATE
+        return self.began + (sample // self._packet + 1) * self._packet / RATE
 
     async def _microphone(self) -> None:
-        silence = np.zeros(PACKET, np.int16)
+        packet = self._packet
+        silence = np.zeros(packet, np.int16)
         while True:
             await asyncio.sleep(max(0.0, self.sent_at(self.said) - time.perf_counter()))
             piece = silence
             if self._queue:
                 head = self._queue[0]
-                piece, rest = head[:PACKET], head[PACKET:]
+                piece, rest = head[:packet], head[packet:]
                 self._queue[0:1] = [rest] if len(rest) else []
-                piece = np.pad(piece, (0, PACKET - len(piece)))
+                piece = np.pad(piece, (0, packet - len(piece)))
             await self.socket.send(append(piece))
-            self.said += PACKET
+            self.said += packet
 
     async def _ear(self) -> None:
         async for message in self.socket:

@@ -71,7 +71,7 @@ class StaleLease(Exception):
 class Beyond(Protocol):
     """Renders what one socket is told beyond the core's events; "" for what it does not care to hear."""
 
-    def skipped(self, seq: int) -> str:
+    def skipped(self, seq: int | None) -> str:
         """Stands for a piece of audio that was muted before it left."""
 
     def durability(self, durable: bool) -> str:
@@ -335,8 +335,9 @@ class Actor:
             return
         response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
         seq = effect.seq if durable else None
-        skipped = self._beyond.skipped(seq) if response_id and seq is not None and self._beyond is not None else ""
-        frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped)
+        text = self._render(event, seq).decode()
+        skipped = self._beyond.skipped(seq) if response_id and self._beyond is not None else ""
+        frame = Frame(text, response_id, at, type(event).__name__, skipped)
         if not self.outbound.put(frame):
             self._overflow(self.outbound)
         elif isinstance(event, events.ResponseDone):

@@ -23,10 +23,9 @@ STALLED_S = 0.5
 class StoreLog:
     """Commits under the session's lease. After a failure it waits, then starts a new journal with a full checkpoint."""
 
-    def __init__(self, store: Store, opener: Opener, opened: Opened, limit_s: float, *, begin_anew: bool = False) -> None:
-        """begin_anew: the first commit writes a full checkpoint and a new journal."""
+    def __init__(self, store: Store, opener: Opener, opened: Opened, limit_s: float) -> None:
         self._store, self._opener, self._opened = store, opener, opened
-        self._replace = begin_anew
+        self._replace = False
         self._retry_at = 0.0
         self._limit_s = limit_s
         self._undurable_since: float | None = None

@@ -131,7 +131,9 @@ class Hub:
             before.actor.superseded()
         self._cancel_grace(ask.session_id)
         metrics.TAKEOVERS.labels("taken").inc()
-        live, view = self._enliven(taken.opened, taken.conversation, begin_anew=taken.rolled_back)
+        live, view = self._enliven(taken.opened, taken.conversation)
+        if taken.rolled_back:
+            live.actor.commit_anew()
         live.actor.put(taken.resume)
         return self._seat(live, view, extended, taken)
 
@@ -152,16 +154,14 @@ class Hub:
         session.actor.attach(seat.outbound, seat)
         return seat
 
-    def _enliven(
-        self, opened: Opened, conversation: Conversation, *, begin_anew: bool = False
-    ) -> tuple[LiveSession, openai_ga.SessionView]:
+    def _enliven(self, opened: Opened, conversation: Conversation) -> tuple[LiveSession, openai_ga.SessionView]:
         left_s = (conversation.state.deadlines.get("session", self.limits.max_session_ms) - conversation.now) // 1000
         view = openai_ga.SessionView(opened.session_id, expires_at=int(time.time()) + left_s, resume_token=opened.token)
         session: LiveSession
         actor = Actor(
             conversation,
             opened.links,
-            StoreLog(self._store, self._opener, opened, self.settings.undurable_limit_ms / 1000, begin_anew=begin_anew),
+            StoreLog(self._store, self._opener, opened, self.settings.undurable_limit_ms / 1000),
             lambda event, seq: openai_ga.render(event, seq, view),
             lambda effect: session.replace(effect),
         )
@@ -307,7 +307,7 @@ class Seat:
             if text := openai_ga.render(event, seq, view).decode() if event is not None else self.skipped(seq):
                 yield text
 
-    def skipped(self, seq: int) -> str:
+    def skipped(self, seq: int | None) -> str:
         return extension.skipped(self._view, seq) if self.extended else ""
 
     def durability(self, durable: bool) -> str:

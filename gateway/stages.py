@@ -191,7 +191,8 @@ class StageLink:
             raise _refused(self.stage, answer)
         self._call = call
         marks = answer.attached.watermarks
-        return StageAttached(self.stage, answer.attached.epoch, dict(marks.edges), marks.command_number)
+        first_kept = self.base + answer.attached.first_kept
+        return StageAttached(self.stage, answer.attached.epoch, dict(marks.edges), marks.command_number, first_kept)
 
     def listen(self, put: Callable[[Command, float], None], stale: Callable[[], None]) -> None:
         """From now on what the stage says goes into this mailbox; `stale` is called when it says that another gateway has the session."""

@@ -16,6 +16,8 @@ from stage_kit.engine import Label
 
 OVERHEAD_BYTES = 64
 REMEMBERED_RECEIPTS = 64
+REMEMBERED_ACKS = 4096
+"""Acknowledged outputs with sound whose length is known, in case that who acknowledged them is forgotten."""
 _UNFENCED = frozenset({"decision", "transcript"})
 
 
@@ -64,6 +66,7 @@ class Outputs:
         self._credit = credit
         self._waiting: deque[Output] = deque()
         self._sent: dict[int, Output] = {}
+        self._acked_ms: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_ACKS)
         self._receipts: deque[Output] = deque()
         self._receipt_cursor = 0
         self._cursor = 1
@@ -114,7 +117,10 @@ class Outputs:
         """Forgets all up to this position (bounded by what was sent). Returns the bytes freed."""
         freed = 0
         for each in range(self.first_kept, min(position, self.last) + 1):
-            freed += self._sent.pop(each).size
+            output = self._sent.pop(each)
+            freed += output.size
+            if output.audio_ms:
+                self._acked_ms.append((each, output.audio_ms))
             self.first_kept = each + 1
         self._cursor = max(self._cursor, self.first_kept)
         while self._receipts and self._receipts[0].position < self.first_kept - 1:
@@ -123,7 +129,12 @@ class Outputs:
         return freed
 
     def attach(self, consumed: int) -> None:
-        """A new stream: everything above what its reader consumed is sent again, with the same positions."""
+        """A new stream: everything above what its reader consumed is sent again, with the same positions.
+
+        Sound that another reader acknowledged, and this one knows nothing of, is not counted against its credit.
+        """
+        while self._acked_ms and self._acked_ms[-1][0] > consumed:
+            self._credit.refund(self._acked_ms.pop()[1])
         self._cursor = max(self.first_kept, min(consumed, self.last) + 1)
         for position in range(self._cursor, self.last + 1):
             output = self._sent[position]

@@ -200,6 +200,8 @@ class StageAttached(Quiet, frozen=True):
     epoch: int
     edges: dict[str, int]
     command_number: int
+    first_kept: int = 0
+    """Position of the first output that it still has; what lies below it and was not committed is lost."""
 
 
 class Resume(Quiet, frozen=True):

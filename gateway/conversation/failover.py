@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import client, speaking
-from .commands import Resume, StageGone, StageLost, StagePlaced
+from .commands import InputAppend, Resume, StageGone, StageLost, StagePlaced
 from .effects import CommitOrder, Replace
 from .errors import Refusal
 
@@ -26,16 +26,24 @@ def resumed(c: Conversation, resume: Resume) -> None:
         c.edges.accepted(stage.stage, stage.edges)
         c.outbox.obeyed(stage.stage, stage.command_number)
         c.outbox.outrun(stage.stage, stage.command_number, stage.edges.get("core", 0))
+    if resume.resends:  # what waits behind an update comes again, too
+        c.state.held_commands = [held for held in c.state.held_commands if held.client_seq is None and not isinstance(held, InputAppend)]
     position = input_position(c, resume)
-    c.edges.rewind("client")
+    c.edges.rewind("client", {stage.stage: stage.edges.get("client", 0) for stage in resume.attached})
     c.input.rewind(position)
+    for name, base in c.state.bases.items():
+        c.edges.forget_up_to(name, base)
     c.playback.granted_ms = 0
     c.effects.extend(order for order in c.outbox.unanswered() if order.stage not in resume.lost)
     highest = max((stage.epoch for stage in resume.attached), default=0)
     if highest > c.fence.epoch:
         c.fence.epoch = highest
         _finish_cancel(c)
-    for name in (*c.state.lost, *resume.lost):
+    for stage in resume.attached:
+        if stage.stage in c.graph.response_stages and stage.first_kept > c.edges.acknowledged(stage.stage) + 1:
+            speaking.fail(c, "stage_lost", stage.stage)  # what it made of the reply after the last commit cannot be had again
+    c.state.lost = list(dict.fromkeys((*c.state.lost, *resume.lost)))
+    for name in list(c.state.lost):
         lost(c, StageLost(name, "not there at the takeover"))
 
 
@@ -70,8 +78,9 @@ def lost(c: Conversation, loss: StageLost) -> None:
     heard = c.edges.watermark("client", stage)
     had = c.edges.give_up(stage)
     resume_after = {source: had.get(source, 0) for source in c.graph.edges(stage)}
+    last_order = c.outbox.forget(stage)
     if "core" in resume_after:
-        resume_after["core"] = c.outbox.forget(stage)
+        resume_after["core"] = last_order
     if "client" in resume_after:
         resume_after["client"] = _unheard_after(c, stage, heard)
         c.edges.replay("client", stage, resume_after["client"], c.input.position)

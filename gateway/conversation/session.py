@@ -64,6 +64,8 @@ from .response import Responses
 
 SCHEMA = 1
 _CONTROL = (ResponseCancel, OutputClear)
+MAX_OVERTAKERS = 16
+"""Numbered commands that may overtake others: the checkpoint holds each."""
 _KINDS: dict[type, str] = {
     TextOut: "text", ToolOut: "tool", TranscriptOut: "transcript", DecisionOut: "decision", AudioOut: "audio", type(None): ""
 }  # fmt: skip
@@ -86,7 +88,9 @@ class State(Struct):
     closing: bool = False
     draining: bool = False
     client_seq: int = 0
-    """Highest numbered client command obeyed."""
+    """All client commands up to this number were obeyed."""
+    overtook: list[int] = []
+    """Numbers above it that were obeyed, too, before those that wait behind an update."""
     lost: list[str] = []
     """Stages that are being placed anew."""
     bases: dict[str, int] = {}
@@ -128,19 +132,25 @@ class Conversation:
     def _client(self, command: ClientCommand) -> None:
         held = self.state.held_commands
         waits = self.state.updating is not None or held or (self.state.lost and isinstance(command, SessionUpdate))
-        if not waits or (isinstance(command, _CONTROL) and self.speaking):
-            self.obey(command)
+        overtakes = isinstance(command, _CONTROL) and self.speaking and len(self.state.overtook) < MAX_OVERTAKERS
+        if not waits or overtakes:
+            self.obey(command, overtakes=bool(waits))
             return
         if len(held) >= self.limits.max_held_commands or _held_bytes([*held, command]) > self.limits.max_pending_input_bytes:
             self.refuse(Refusal("update_refused", None, why="too much waits behind a session.update"), command.event_id)
         else:
             held.append(cast(Client, command))
 
-    def obey(self, command: ClientCommand) -> None:
-        if command.client_seq is not None:
-            if command.client_seq <= self.state.client_seq:
+    def obey(self, command: ClientCommand, *, overtakes: bool = False) -> None:
+        """Once for each number. `overtakes`: commands of lower numbers are still to be obeyed."""
+        number, state = command.client_seq, self.state
+        if number is not None:
+            if number <= state.client_seq or number in state.overtook:
                 return  # sent again after a resume: it was obeyed before
-            self.state.client_seq = command.client_seq
+            if overtakes:
+                state.overtook = [*state.overtook, number]
+            else:
+                state.client_seq, state.overtook = number, [each for each in state.overtook if each > number]
         try:
             _CLIENT_HANDLERS[type(command)](self, command)
         except Refusal as refusal:
@@ -190,6 +200,8 @@ class Conversation:
         for reader in self.graph.all_readers(source) if last else readers:
             if position <= self.edges.watermark(source, reader):
                 continue  # sent again after a takeover, and this one has it
+            if reader in self.state.lost and chunk is not None:
+                continue  # its successor begins behind it; only what the client says is heard again
             previous = self.edges.sent(source, reader, position)
             self.effects.append(
                 Relay(

@@ -89,9 +89,10 @@ class Edges:
         """The watermarks of all readers of the source."""
         return {line.watermark for line in self.state.lines.get(source, {}).values()}
 
-    def rewind(self, source: str) -> None:
-        """What was sent and not accepted is lost with its sender."""
-        for line in self.state.lines.get(source, {}).values():
+    def rewind(self, source: str, marks: Mapping[str, int]) -> None:
+        """What was sent and not accepted is lost with its sender: each reader has what it says, even if it was thought to have more."""
+        for reader, line in self.state.lines.get(source, {}).items():
+            line.watermark = marks.get(reader, line.watermark)
             line.sent, line.in_flight = line.watermark, []
 
     def withdraw(self, source: str, position: int) -> None:
@@ -101,6 +102,10 @@ class Edges:
     def forget_above(self, source: str, position: int) -> None:
         """The source is lost: what was in flight and did not come again from it will never come."""
         self._thin(source, lambda each: each <= position)
+
+    def forget_up_to(self, source: str, position: int) -> None:
+        """The sender is lost, and these are of a placement that the source is not at any more: they will not come again, either."""
+        self._thin(source, lambda each: each > position)
 
     def known(self, source: str) -> int:
         """The highest output position that any reader has or was sent."""

@@ -73,8 +73,10 @@ def _text(name: str, view: SessionView, number: int | None, **body: Any) -> str:
     return _encode({"type": name, "event_id": event_id(number, view), **body}).decode()
 
 
-def skipped(view: SessionView, seq: int) -> str:
+def skipped(view: SessionView, seq: int | None) -> str:
     """Stands for a piece of audio that was muted before it left: its number is used up."""
+    if seq is None:
+        view.unsequenced -= 1  # it takes the place of the event that was rendered last
     return _text("session.skipped", view, seq)
 
 

@@ -95,6 +95,22 @@ def test_sent_audio_that_a_cancel_took_back_is_refunded_at_the_attach() -> None:
     assert empty is not None and empty.position == 2 and empty.kind == "empty"
 
 
+def test_sound_that_only_a_forgotten_reader_had_is_refunded_once() -> None:
+    """A reader whose own record was lost starts again from what it knows: the credit that it grants counts from there, too."""
+    credit = Credit()
+    outputs = Outputs(credit)
+    credit.grant(500)
+    for _ in range(5):
+        outputs.add(audio(0))
+        outputs.next()
+    outputs.ack(4)
+    for _ in range(2):
+        outputs.attach(consumed=1)
+        assert credit.sent_ms == 200  # the one that it knows of, and the one that comes again
+    again = outputs.next()
+    assert again is not None and again.position == 5
+
+
 def test_a_receipt_comes_again_behind_its_output() -> None:
     outputs = Outputs(Credit())
     outputs.add(Output(Label()))

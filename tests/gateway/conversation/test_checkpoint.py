@@ -20,7 +20,7 @@ from gateway.conversation.commands import (
 )
 from gateway.conversation.config import SemanticVad, SessionPatch, Tool
 from gateway.conversation.effects import Emit, Order, PromptOrder
-from gateway.conversation.session import SCHEMA, Conversation
+from gateway.conversation.session import MAX_OVERTAKERS, SCHEMA, Conversation
 
 from .support import CONFIG, GRAPH, RATE, SESSION, World, pcm, state_of, user_text
 
@@ -162,6 +162,8 @@ def test_the_hot_part_stays_small_with_the_largest_numbers() -> None:
     for stage in (*GRAPH.stages, "aligner", "thinker"):
         c.state.consumed[stage], c.input.generations[stage] = 10**9, 10**5
     c.state.seq = c.state.items = c.state.updates = 10**9
+    c.state.client_seq, c.state.overtook = 10**9, [10**9 + n for n in range(MAX_OVERTAKERS)]
+    c.state.lost, c.state.bases = list(GRAPH.stages), dict.fromkeys((*GRAPH.stages, "aligner"), 10**9)
     c.state.misled, c.state.deadlines = list(GRAPH.stages), {"session": 3_600_000, "idle": 3_600_000}
     c.input.open_item, c.input.position, c.input.samples, c.input.pending_bytes = c.new_item_id("u"), 10**9, 10**9, 16 << 20
     c.input.buffer_start_ms = c.input.open_start_ms = c.input.committed_start_ms = c.now = 3_600_000

@@ -193,6 +193,17 @@ async def test_a_stage_that_does_not_know_the_session_is_lost(opened: Opened) ->
     assert await opened.told() == cmd.StageLost("asr", "unreachable")
 
 
+async def test_a_stage_that_was_given_up_says_nothing_more(opened: Opened) -> None:
+    """Else its late outputs would use up positions that its successor begins with."""
+    opened.link.lost("frozen")
+    assert await opened.told() == cmd.StageLost("asr", "frozen")
+    opened.stream.say(chunk=pb.Chunk(position=1))
+    opened.stream.end()
+    # all that the stage said has been read when its reader ends
+    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "stage asr"], timeout=5)
+    assert opened.mailbox.empty()
+
+
 @pytest.mark.behaviour("L5", "L8")
 async def test_a_slot_is_free_when_the_stage_said_so_and_is_asked_for_when_it_could_not(opened: Opened) -> None:
     closing = asyncio.create_task(opened.link.close("why", 5.0))

@@ -1,0 +1,471 @@
+"""The core after a takeover and after a lost stage: what it asks for again, what it never does twice, and what it says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.conversation import commands, events
+from gateway.conversation.commands import InputCommit, Resume, StageAttached, StageUpdated
+from gateway.conversation.config import SemanticVad, SessionPatch
+from gateway.conversation.effects import CancelOrder, Close, CommitOrder, Emit, Grant, Mute, Order, PromptOrder, Relay, Replace
+
+from .support import CONFIG, VAD_OFF, World, names
+from .tale import HEARS, STAGES, Tale
+
+SPOKEN = ("llm", "talker", "vocoder")
+
+
+def asked(config: commands.Any = CONFIG) -> Tale:
+    """The user spoke, and a reply is being made."""
+    tale = Tale(config)
+    tale.speak(300)
+    tale.decide("speech_started", 0)
+    tale.speak(300)
+    tale.decide("speech_stopped", 500)
+    tale.transcribe("What is it?")
+    assert tale.c.responses.live is not None
+    return tale
+
+
+def since(tale: Tale, mark: int, kind: type) -> list:  # type: ignore[type-arg]
+    return [effect for effect in tale.effects[mark:] if isinstance(effect, kind)]
+
+
+# takeover
+
+
+@pytest.mark.behaviour("X1")
+def test_a_takeover_that_finds_all_as_committed_tells_the_client_nothing() -> None:
+    tale = asked()
+    tale.arrive()
+    mark = len(tale.effects)
+    tale.die()
+    assert since(tale, mark, Emit) == [] and since(tale, mark, Order) == [] and since(tale, mark, Relay) == []
+    tale.answer(("Yes. ", 400), ("Well.", 300))
+    assert tale.done.status == "completed" and tale.sent_ms == 700
+    tale.check()
+
+
+@pytest.mark.behaviour("X1")
+def test_orders_that_no_stage_obeyed_are_given_again_with_their_numbers() -> None:
+    tale = asked()
+    prompt = tale.orders(PromptOrder)[-1]
+    mark = len(tale.effects)
+    tale.die()
+    again = since(tale, mark, Order)
+    assert [order.body for order in again if order.stage == "llm"] == [prompt]
+    assert {order.stage for order in again} == {"llm", "asr"} and [order.number for order in again] == [1, 1]
+    tale.arrive()
+    mark = len(tale.effects)
+    tale.die()
+    assert since(tale, mark, Order) == []
+    assert [order.body for order in tale.stages["llm"].orders] == [prompt]
+
+
+def test_an_order_that_one_stage_obeyed_is_given_again_to_the_others_only() -> None:
+    tale = asked()
+    tale.do(commands.ResponseCancel())
+    tale.arrive("llm")
+    mark = len(tale.effects)
+    tale.die()
+    cancels = [order.stage for order in since(tale, mark, Order) if isinstance(order.body, CancelOrder)]
+    assert cancels == ["talker", "vocoder"]
+    tale.arrive()
+    assert {tale.stages[stage].epoch for stage in SPOKEN} == {2}
+
+
+@pytest.mark.behaviour("F10", "X1")
+def test_the_highest_epoch_of_any_stage_is_adopted_and_its_cancel_finished() -> None:
+    """The store forgot a barge-in that one stage had heard of: the reply does not speak again."""
+    tale = asked()
+    tale.write("Well", last=False)
+    tale.arrive()
+    tale.stages["vocoder"].epoch = 5
+    mark = len(tale.effects)
+    tale.die()
+    assert tale.c.fence.epoch > 5 and tale.c.responses.live is None
+    assert (tale.done.status, tale.done.reason) == ("cancelled", "turn_detected")
+    cancels = [order for order in since(tale, mark, Order) if isinstance(order.body, CancelOrder)]
+    assert [order.stage for order in cancels] == list(SPOKEN)
+    assert {order.body.next_epoch for order in cancels} == {tale.c.fence.epoch}
+    tale.speak(100)
+    tale.respond()
+    tale.answer(("Again.", 200))
+    assert tale.done.status == "completed"
+
+
+def test_numbers_that_a_stage_knows_and_the_store_forgot_are_not_used_again() -> None:
+    tale = asked()
+    tale.arrive()
+    tale.stages["llm"].number, tale.stages["llm"].marks["core"] = 7, 7
+    tale.die()
+    tale.do(commands.ResponseCancel())
+    tale.respond()
+    tale.arrive()
+    assert [order.number for order in tale.stages["llm"].orders[-2:]] == [8, 9]
+    assert isinstance(tale.stages["llm"].orders[-1].body, PromptOrder)
+
+
+@pytest.mark.behaviour("X2", "M4")
+def test_input_goes_on_where_all_have_it_in_whatever_pieces_it_comes_again() -> None:
+    tale = Tale()
+    tale.speak(100)
+    tale.arrive()
+    for _ in range(4):
+        tale.speak(50)
+    tale.stages["turn"].arrive(3)
+    tale.stages["asr"].arrive(1)
+    tale.die()
+    assert tale.c.input.position == tale.samples and tale.c.input.end_ms(CONFIG.input_format) == 300
+    again = [relay for relay in tale.stages["asr"].coming if isinstance(relay, Relay)]
+    assert again[0].previous == 150 * 24 and len(again) > 3, "what is sent again comes in other pieces"
+    assert 250 * 24 in [relay.position for relay in again], "no piece reaches across what a stage has"
+    tale.check()
+
+
+@pytest.mark.behaviour("X2")
+def test_a_client_that_sends_nothing_again_goes_on_where_the_first_stage_is() -> None:
+    tale = Tale()
+    tale.speak(100)
+    tale.stages["turn"].arrive()
+    tale.die(resends=False)
+    tale.speak(100)
+    tale.settle()
+    for name in HEARS:
+        assert tale.stages[name].marks["client"] == 200 * 24
+
+
+def test_the_odd_byte_of_a_split_sample_goes_with_its_connection() -> None:
+    tale = Tale()
+    tale.do(commands.InputAppend(audio=b"\x01\x02\x03"))
+    tale.arrive()
+    tale.die()
+    assert tale.c.input.carry == b"" and tale.c.input.position == 1
+
+
+@pytest.mark.behaviour("X2")
+def test_a_command_is_obeyed_once_however_often_it_is_sent() -> None:
+    tale = Tale()
+    tale.tell("one")
+    tale.late = True
+    tale.tell("two")
+    tale.die()
+    tale.commit_now()
+    tale.do(commands.ItemCreate(item=tale.said[-1].item, client_seq=2))  # type: ignore[union-attr]
+    assert tale.c.state.client_seq == 2 and tale.of(events.Error) == []
+    tale.check()
+
+
+def test_a_command_that_was_refused_is_not_refused_again() -> None:
+    tale = Tale()
+    told = tale.do(commands.ResponseCancel(client_seq=1, event_id="e"))
+    assert names(told) == ["Error"]
+    tale.die()
+    assert tale.do(commands.ResponseCancel(client_seq=1, event_id="e")) == []
+
+
+@pytest.mark.behaviour("X2")
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_cancel_that_overtakes_what_waits_drops_none_of_it_and_is_obeyed_once(dies: bool) -> None:
+    tale = asked()
+    tale.say_command(commands.SessionUpdate(patch=SessionPatch(turn_detection=SemanticVad())))
+    tale.tell("waits")
+    tale.say_command(commands.ResponseCancel())
+    assert tale.done.status == "cancelled" and tale.c.state.updating is not None
+    if dies:
+        tale.die()
+    tale.arrive()
+    tale.do(StageUpdated("turn", 2))
+    assert tale.of(events.Error) == [] and len(tale.of(events.ItemAdded)) == 2
+    tale.die()
+    assert tale.of(events.Error) == [], "the cancel was not obeyed again"
+    tale.check()
+
+
+def test_what_waits_behind_an_update_is_obeyed_once_after_the_takeover() -> None:
+    tale = Tale()
+    tale.say_command(commands.SessionUpdate(patch=SessionPatch(turn_detection=SemanticVad())))
+    tale.tell("held")
+    tale.speak(100)
+    tale.die()
+    assert tale.of(events.ItemAdded) == []
+    tale.arrive()
+    tale.do(StageUpdated("turn", 2))
+    assert names(tale.of(events.SessionUpdated)) == ["SessionUpdated"]
+    tale.check()
+
+
+@pytest.mark.behaviour("X1")
+def test_credit_is_granted_again_to_a_stage_that_may_not_have_heard_of_it() -> None:
+    tale = asked()
+    tale.answer(("A long story. ", 1200))
+    mark = len(tale.effects)
+    tale.die()
+    (grant,) = since(tale, mark, Grant)
+    assert grant.granted_ms <= tale.c.playback.passed_us // 1000 + 1500 and grant.granted_ms > 0
+
+
+@pytest.mark.behaviour("X1")
+def test_sound_that_was_held_or_not_committed_leaves_once() -> None:
+    tale = asked()
+    tale.write("A long story.")
+    tale.latents(last=True)
+    tale.late = True
+    tale.voiced(1400, last=True)
+    tale.die()
+    tale.late = False
+    tale.wait(3000)
+    assert tale.sent_ms == 1400 and tale.done.status == "completed"
+
+
+@pytest.mark.behaviour("X5")
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_drain_ends_with_the_gateway_that_drained(closed: bool) -> None:
+    tale = Tale() if closed else asked()
+    tale.drain()
+    assert bool(tale.performed(Close)) == closed
+    mark = len(tale.effects)
+    tale.die()
+    if closed:
+        tale.create("go on")
+        tale.respond()
+    tale.answer(("Yes.", 300))
+    tale.wait(1000)
+    assert tale.done.status == "completed" and since(tale, mark, Close) == []
+
+
+def test_deadlines_go_on_from_the_time_that_was_committed() -> None:
+    tale = Tale()
+    tale.speak(300)
+    tale.decide("speech_started", 0)
+    tale.decide("speech_stopped", 200)
+    item_id = next(iter(tale.c.dialog.hearing))
+    tale.die()
+    tale.wait(tale.limits.transcript_timeout_ms)
+    assert [event.item_id for event in tale.of(events.TranscriptionFailed)] == [item_id]
+
+
+# a lost stage
+
+
+@pytest.mark.behaviour("X3", "S2")
+@pytest.mark.parametrize("stage", SPOKEN)
+def test_a_reply_whose_stage_is_lost_ends_as_failed_and_the_next_is_made_by_its_successor(stage: str) -> None:
+    tale = asked()
+    tale.write("Well. ", last=False)
+    tale.latents()
+    tale.voiced(300)
+    tale.arrive()
+    before = tale.c.fence.epoch
+    tale.lose(stage)
+    assert (tale.done.status, tale.done.error_code) == ("failed", "stage_lost") and tale.performed(Mute)
+    assert tale.c.fence.epoch == before + 1
+    assert {order.stage for order in tale.performed(Order) if isinstance(order.body, CancelOrder)} == set(SPOKEN) - {stage}
+    assert [effect.stage for effect in tale.performed(Replace)] == [stage] and tale.performed(Close) == []
+    tale.respond()
+    assert len(tale.orders(PromptOrder)) == 1, "the prompt waits for the stage"
+    tale.place(stage)
+    assert len(tale.orders(PromptOrder)) == 2
+    tale.answer(("Now it works. ", 1200), ("All of it.", 600))
+    tale.wait(2000)
+    assert tale.done.status == "completed" and len(tale.of(events.ResponseDone)) == 2
+    assert tale.history()[-1] == "Now it works. All of it."
+    tale.check()
+
+
+@pytest.mark.parametrize("stage", SPOKEN)
+def test_a_loss_in_silence_costs_nothing(stage: str) -> None:
+    tale = asked()
+    tale.answer(("Yes.", 300))
+    tale.wait(1000)
+    tale.arrive()
+    told = len(tale.of(events.Error))
+    tale.lose(stage)
+    tale.wait(500)
+    tale.place(stage)
+    tale.create("And?")
+    tale.respond()
+    tale.answer(("A longer one. ", 1300), ("Yes.", 400))
+    tale.wait(2000)
+    assert tale.done.status == "completed" and len(tale.of(events.Error)) == told
+    assert [response.response.status for response in tale.of(events.ResponseDone)] == ["completed"] * 2
+
+
+def test_positions_go_on_above_those_of_the_lost_placement() -> None:
+    tale = asked()
+    tale.write("Well. ", "So. ", last=False)
+    tale.arrive()
+    used = tale.positions["llm"]
+    tale.lose("llm")
+    tale.place("llm")
+    assert tale.c.state.bases["llm"] == used == tale.positions["llm"]
+    tale.respond()
+    tale.answer(("Again.", 200))
+    tale.arrive()
+    assert tale.done.status == "completed"
+    assert [relay.position for relay in tale.stages["talker"].relays if relay.edge == "llm"][-1] > used
+
+
+@pytest.mark.behaviour("X3", "X16")
+@pytest.mark.parametrize("stage", HEARS)
+@pytest.mark.parametrize("during_ms", [0, 200])
+def test_the_open_turn_is_heard_again_from_its_start(stage: str, during_ms: int) -> None:
+    tale = Tale()
+    tale.speak(2000)
+    tale.decide("speech_started", 1500)
+    tale.speak(500)
+    tale.arrive()
+    tale.lose(stage)
+    (replace,) = tale.performed(Replace)
+    assert replace.resume_after["client"] == 1500 * 24
+    tale.speak(during_ms)
+    tale.place(stage)
+    tale.speak(300)
+    tale.check()
+    assert tale.stages[stage].heard_from <= 1500 * 24
+    tale.decide("speech_started", 1480)
+    tale.decide("speech_stopped", 2700)
+    assert len(tale.of(events.SpeechStarted)) == 1 and tale.orders(CommitOrder)[-1].start_ms == 1500
+
+
+@pytest.mark.behaviour("X3")
+def test_words_that_are_awaited_are_asked_for_again_with_all_their_sound() -> None:
+    tale = Tale(VAD_OFF)
+    tale.speak(400)
+    tale.do(InputCommit())
+    tale.speak(300)
+    tale.do(InputCommit())
+    tale.arrive("asr", 1)
+    tale.wait(tale.limits.transcript_timeout_ms - 1000)
+    tale.lose("asr")
+    assert tale.performed(Replace)[0].resume_after["client"] == 0
+    tale.place("asr")
+    tale.arrive()
+    asked_for = [order.body for order in tale.stages["asr"].orders]
+    assert [(body.start_ms, body.end_ms) for body in asked_for if isinstance(body, CommitOrder)] == [(0, 400), (400, 700)]
+    tale.wait(tale.limits.transcript_timeout_ms - 1000)
+    assert tale.of(events.TranscriptionFailed) == [], "it has its time anew"
+    for text in ("One.", "Two."):
+        tale.transcribe(text)
+    assert [event.transcript for event in tale.of(events.TranscriptionCompleted)] == ["One.", "Two."]
+    tale.check()
+
+
+def test_a_detector_that_is_lost_in_silence_hears_the_last_moment_again() -> None:
+    tale = Tale()
+    tale.speak(3000)
+    tale.arrive()
+    tale.lose("turn")
+    assert tale.performed(Replace)[0].resume_after["client"] == 2500 * 24
+    tale.place("turn")
+    tale.check()
+
+
+def test_a_turn_that_ends_while_the_recogniser_is_away_is_not_forgotten() -> None:
+    tale = Tale()
+    tale.speak(500)
+    tale.decide("speech_started", 0)
+    tale.lose("asr")
+    tale.speak(300)
+    tale.decide("speech_stopped", 700)
+    assert tale.orders(CommitOrder, "asr") == []
+    tale.place("asr")
+    assert [(body.start_ms, body.end_ms) for body in tale.orders(CommitOrder, "asr")] == [(0, 700)]
+    tale.check()
+
+
+def test_what_a_lost_stage_misses_of_other_stages_leaves_no_gap() -> None:
+    tale = Tale()
+    tale.speak(300)
+    tale.decide("speech_started", 0)
+    tale.lose("asr")
+    tale.decide("pause", 200)
+    tale.place("asr")
+    tale.decide("speech_resumed", 250)
+    tale.check()
+    assert tale.stages["asr"].marks["turn"] == 3
+
+
+def test_an_update_that_a_lost_stage_was_to_judge_is_refused() -> None:
+    tale = Tale()
+    tale.update(turn_detection=SemanticVad(), answer=())
+    tale.lose("turn")
+    assert (tale.error.code, tale.c.state.updating) == ("update_refused", None)
+
+
+def test_an_update_during_a_loss_waits_for_the_stage() -> None:
+    tale = Tale()
+    tale.lose("asr")
+    tale.do(commands.SessionUpdate(patch=SessionPatch(instructions="New.")))
+    assert tale.of(events.SessionUpdated) == []
+    tale.tell("behind it")
+    tale.place("asr")
+    assert names([*tale.of(events.SessionUpdated), *tale.of(events.ItemAdded)]) == ["SessionUpdated", "ItemAdded"]
+    assert tale.c.config.instructions == "New."
+    tale.check()
+
+
+def test_a_stage_that_is_lost_twice_is_placed_twice() -> None:
+    tale = asked()
+    tale.lose("llm")
+    tale.place("llm")
+    tale.lose("llm")
+    tale.place("llm")
+    tale.respond()
+    tale.answer(("At last.", 200))
+    assert tale.done.status == "completed" and len(tale.performed(Replace)) == 2
+
+
+def test_a_placement_of_a_stage_that_is_not_lost_changes_nothing() -> None:
+    world = World()
+    assert world.do(commands.StagePlaced("llm")) == [] and world.c.state.lost == []
+
+
+# both
+
+
+@pytest.mark.behaviour("X1", "X3")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_is_not_there_at_the_takeover_is_placed_anew(stage: str) -> None:
+    tale = Tale()
+    tale.speak(1000)
+    tale.decide("speech_started", 800)
+    tale.speak(200)
+    tale.arrive()
+    tale.die(lost=(stage,))
+    assert [effect.stage for effect in tale.performed(Replace)] == [stage] and tale.c.state.lost == [stage]
+    tale.place(stage)
+    tale.decide("speech_stopped", 1100)
+    tale.transcribe("Hello?")
+    tale.answer(("Yes.", 300))
+    assert tale.done.status == "completed"
+    tale.check()
+    if stage in HEARS:
+        assert tale.stages[stage].heard_from <= 800 * 24, "the client said the open turn again"
+
+
+def test_a_stage_that_was_being_placed_when_the_gateway_died_is_placed_by_the_next() -> None:
+    tale = asked()
+    tale.lose("vocoder")
+    tale.die()
+    assert [effect.stage for effect in tale.performed(Replace)] == ["vocoder", "vocoder"]
+    tale.place("vocoder")
+    tale.respond()
+    tale.answer(("Yes.", 1700))
+    tale.wait(2000)
+    assert tale.done.status == "completed"
+
+
+def test_a_takeover_without_any_stage_goes_on_with_all_placed_anew() -> None:
+    tale = asked()
+    tale.die(lost=STAGES)
+    for stage in STAGES:
+        tale.place(stage)
+    tale.respond()
+    tale.answer(("Here again.", 300))
+    assert tale.done.status == "completed"
+
+
+def test_resume_names_what_is_attached() -> None:
+    attached = StageAttached("llm", 3, {"core": 1}, 1)
+    assert Resume((attached,)).lost == () and Resume((attached,)).resends
