@@ -1,0 +1,131 @@
+"""The store is away, comes back, or forgets: attached sessions go on, are told what a resume would find, and are durable again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from session_store import Store, StoreSettings
+from session_store.errors import SessionMissing
+from tests.e2e.conftest import MakeHouse
+from tests.failover.conftest import Dial
+from tests.failover.line import Line, number, until, until_recorded
+from tests.support.checks import check_whole
+from tests.support.house import STAGES, House
+
+SETTINGS = {"PARLEY_GRACE_MS": "6000", "PARLEY_REAP_INTERVAL_S": "0.3", "PARLEY_LEASE_TTL_MS": "2000"}
+
+
+@pytest.fixture(scope="module")
+def pair(make_house: MakeHouse) -> House:
+    return make_house(services=("all",), gateways=2, gateway=SETTINGS)
+
+
+async def wipe(house: House) -> None:
+    await asyncio.to_thread(house.valkey.kill)
+    await asyncio.to_thread(house.valkey.start)
+    await asyncio.to_thread(house.wait_registered)
+
+
+async def until_known(house: House, line: Line, field: str = "config") -> None:
+    """The store has a checkpoint of the session with a field whose name begins so."""
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+
+        async def known() -> bool:
+            with contextlib.suppress(SessionMissing):
+                return any(name.startswith(field) for name in (await store.records.load(line.session_id)).fields)
+            return False
+
+        await until(known)
+
+
+@pytest.mark.behaviour("X4")
+async def test_an_outage_is_announced_and_ends(pair: House, dial: Dial) -> None:
+    ours, stock = await dial(pair.realtimes[0], extended=True), await dial(pair.realtimes[0])
+    for line in (ours, stock):
+        await line.reply("hello", instructions="words=1")
+    before = ours.last
+    pair.valkey.pause()
+    try:
+        async with asyncio.timeout(5):
+            check_whole(ours, await ours.reply("still there?", instructions="words=3"), 3)
+            check_whole(stock, await stock.reply("still there?", instructions="words=3"), 3)
+        (told,) = ours.of("session.durability")
+        assert told["durable"] is False and number(told) is None
+        since = ours.events[ours.events.index(told) :]
+        assert ours.last <= before + 3 and all(number(event) is None for event in since), "nobody could replay it: it has no number"
+    finally:
+        pair.valkey.resume()
+    await ours.until(lambda e: e["type"] == "session.durability" and e["durable"])  # by itself: nothing is said meanwhile
+    check_whole(ours, await ours.reply("and now?", instructions="words=2"), 2)
+    tail = ours.events[ours.events.index(ours.of("session.durability")[-1]) + 1 :]
+    numbers = [number(event) for event in tail]
+    assert None not in numbers and numbers == list(range(numbers[0] or 0, ours.last + 1)) and (numbers[0] or 0) > before + 3
+    assert len(ours.of("session.durability")) == 2 and not stock.of("session.durability", "error") and not ours.of("error")
+    ours.vanish()
+    back = await ours.resume(pair.realtimes[1])
+    check_whole(back, await back.reply("here, too?", instructions="words=2"), 2)
+    assert not back.of("session.resync_required")
+    told = await back.reply("recite", instructions="words=1", output_modalities=["text"])
+    assert told["output"][0]["content"][0]["text"].count("still there?") == 1, "what was said in the outage is known"
+
+
+@pytest.mark.behaviour("X4")
+async def test_after_an_outage_a_silent_session_is_durable_again_by_itself(pair: House, dial: Dial) -> None:
+    line = await dial(pair.realtimes[0])
+    pair.valkey.pause()
+    try:
+        await line.type_in("said while nobody could write it down")
+    finally:
+        pair.valkey.resume()
+    await until_known(pair, line, "item:")
+    await asyncio.to_thread(pair.gateway.kill)
+    try:
+        back = await line.resume(pair.realtimes[0])
+        told = await back.reply("recite", instructions="words=1", output_modalities=["text"])
+        assert "said while nobody could write it down" in told["output"][0]["content"][0]["text"]
+    finally:
+        await asyncio.to_thread(pair.restart_gateway)
+
+
+@pytest.mark.behaviour("X4", "X15")
+@pytest.mark.parametrize("attached", [True, False], ids=["attached", "detached"])
+@pytest.mark.parametrize("killed", [False, True], ids=["gateway-lives", "gateway-dies"])
+async def test_a_store_that_forgot_all_is_told_all_again(pair: House, dial: Dial, attached: bool, killed: bool) -> None:
+    """Nothing happens in the session after the wipe, and yet it can be resumed elsewhere; what the journal lost is announced."""
+    line = await dial(pair.realtimes[0], extended=True)
+    await line.reply("remember this", instructions="words=1")
+    if not attached:
+        line.vanish()
+        await until_recorded(pair, line, "detached")
+    await wipe(pair)
+    await until_known(pair, line)
+    if killed:
+        await asyncio.to_thread(pair.gateway.kill)
+    try:
+        back = await line.resume(pair.realtimes[-1])
+        assert not back.of("session.resync_required"), "it had all that was said"
+        told = await back.reply("recite", instructions="words=1", output_modalities=["text"])
+        assert "remember this" in told["output"][0]["content"][0]["text"]
+        back.check_numbers()
+        assert await pair.records(line.session_id) == ["attached"]
+    finally:
+        if killed:
+            await asyncio.to_thread(pair.restart_gateway)
+
+
+@pytest.mark.behaviour("X4")
+async def test_its_return_kills_nobody_and_admits_nobody_twice(pair: House, dial: Dial) -> None:
+    lines = [await dial(url) for url in pair.realtimes * 2]
+    await wipe(pair)
+    more = await dial(pair.realtimes[1])
+
+    async def all_counted() -> bool:
+        return await pair.used() == dict.fromkeys(STAGES, len(lines) + 1)
+
+    await until(all_counted)
+    for line in (*lines, more):
+        check_whole(line, await line.reply("hello", instructions="words=2"), 2)
+        assert not line.of("error")
