@@ -262,14 +262,16 @@ class Hub:
                 await self._store.registry.beat_gateway(self.gateway_id, address)
                 if await self._store.registry.mute_ms():
                     await self._record_again()
-                held = list(self._sessions.values())
-                lost = await self._store.records.renew(self.gateway_id, [session.opened.lease for session in held])
+                await self._renew()
             except StoreError as failure:
                 log.warning("beat not taken", why=type(failure).__name__)
-                continue
-            for session in held:
-                if session.opened.session_id in lost:
-                    session.actor.superseded()
+
+    async def _renew(self) -> None:
+        held = list(self._sessions.values())
+        lost = await self._store.records.renew(self.gateway_id, [session.opened.lease for session in held])
+        for session in held:
+            if session.opened.session_id in lost:
+                session.actor.superseded()
 
     async def _record_again(self) -> None:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""

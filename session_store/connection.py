@@ -48,7 +48,8 @@ class Connection:
         self._timeout_s = settings.redis_timeout_ms / 1000
         self._scripts = read_scripts()
         self._cluster = url.startswith(("redis+cluster://", "rediss+cluster://"))
-        bounds: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        # No socket_timeout: the client would write under asyncio.wait_for, which in Python 3.11 loses a cancel; our own timeout bounds all.
+        bounds: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": self._timeout_s}
         # A retry could run a script twice, so the caller decides.
         retry = Retry(NoBackoff(), 0)
         if self._cluster:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def main() -> None:
     if unknown:
         sys.exit(f"no such scenario: {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in SCENARIOS)}")
     print(f"SEED={seed}{' SHORT=1' if short else ''}", flush=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no process of the house is left behind
     folder = Path(tempfile.mkdtemp(prefix="parley-chaos-"))
     world = house(folder, seed, lambda line: print(line, flush=True))
     failed = []

@@ -54,6 +54,8 @@ class ChaosClient:
         self.problems: list[str] = []
         self.lost = self.twice = self.disorder = 0
         self.resumes = self.resyncs = 0
+        self.doubtful: set[str] = set()
+        """Responses of which something was heard that the server may have forgotten: a resync told so."""
         self.last_seq = 0
         self.samples = 0
         """Of its voice, sent or on its way."""
@@ -356,10 +358,12 @@ class ChaosClient:
             self._forget_provisional()
 
     def _forget_provisional(self) -> None:
-        """The server forgot what it said without numbers before the connection was lost, and so does the client."""
+        """The server may have forgotten what it said without numbers before the connection was lost: the client cannot go by it."""
         while self._provisional:
             self._provisional -= 1
-            self._kinds[self.events.pop()["type"]].pop()
+            event = self.events.pop()
+            self._kinds[event["type"]].pop()
+            self.doubtful.add(event.get("response_id") or event.get("response", {}).get("id", ""))
 
     def _number(self, seq: int) -> None:
         if seq <= self.last_seq:

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from tests.chaos.client import ChaosClient, Event
 from tests.chaos.ledger import Tally
 from tests.chaos.speaker import Speaker
-from tests.chaos.world import ROLES, Crowd, World, calling, crowd, replied_to, unruly
+from tests.chaos.world import ROLES, Crowd, World, at_length, calling, crowd, replied_to, unruly
 
 SPEAKING = {
     "before_commit": (8, 150),
@@ -177,9 +177,10 @@ async def sleepers(world: World, rounds: int) -> Tally:
     for nth in range(rounds):
         rng = world.rng("sleepers", nth)
         async with crowd(world, rng) as talk:
-            speaker = await talk.join(rng.choice(ROLES))
+            speaker = await talk.join(at_length)
             await talk.went_on()
-            await asyncio.sleep(rng.uniform(0, 1.0))
+            await speaker.client.until(speaker.is_replied_to)
+            await asyncio.sleep(rng.uniform(0, 1.5))
             await _sleep(world, talk, speaker, rng)
             tally.add(await talk.end())
     return tally

@@ -128,11 +128,12 @@ class _Judge:
     def _responses(self) -> None:
         begun = Counter(event["response"]["id"] for event in self.client.of("response.created"))
         done = Counter(event["response"]["id"] for event in self.client.of("response.done"))
-        for response_id in begun | done:
+        for response_id in set(begun | done) - self.client.doubtful:
             if begun[response_id] != 1 or done[response_id] != 1:
                 self.note("terminals", f"{response_id} began {begun[response_id]} times and ended {done[response_id]} times")
         for event in self.client.of("response.done"):
-            self._response(event["response"])
+            if event["response"]["id"] not in self.client.doubtful:
+                self._response(event["response"])
 
     def _response(self, response: Event) -> None:
         status, number = response["status"], (response["metadata"] or {}).get("number", "")
@@ -173,7 +174,7 @@ class _Judge:
             if at == len(known) or not _is_heard_of(known[at], role, content):
                 break
             at += 1
-        if any(role == "user" for role, _ in known[at:]):
+        if any(role == "user" for role, _ in known[at:]) and not self.client.doubtful:
             self.note("forgotten", f"the model knows {at} of {len(known)} items as they were")
 
     def _items(self) -> list[tuple[str, str]]:

@@ -151,6 +151,10 @@ class Speaker:
 
         await self.client.until(enough)
 
+    def is_replied_to(self) -> bool:
+        """A reply has begun and not ended."""
+        return len(self.client.of("response.created")) > len(self.client.of("response.done"))
+
     def is_done(self, response_id: str) -> bool:
         return any(event["response"]["id"] == response_id for event in self.client.of("response.done"))
 

@@ -9,15 +9,15 @@ from tests.chaos.world import World
 
 PROVES: dict[str, tuple[str, ...]] = {
     "gateway-kills": ("X1", "X2", "X7", "R2", "R3", "L7"),
-    "crash-points": ("X1", "X2", "R1", "R4", "M2"),
+    "crash-points": ("X1", "X2", "R4", "M2"),
     "stage-kills": ("X3",),
     "freezes": ("X3",),
     "sleepers": ("X6", "R6"),
     "outages": ("X4",),
     "wipes": ("X4",),
-    "doubles": ("X15",),
-    "races": ("R5", "R6", "L3"),
-    "drains": ("X5",),
+    "doubles": ("X4",),
+    "races": ("R5", "R6"),
+    "drains": ("R7",),
 }
 
 

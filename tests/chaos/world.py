@@ -236,6 +236,10 @@ async def replied_to(speaker: Speaker, rng: random.Random) -> None:
     await speaker.typed(rng.randint(2, 6))
 
 
+async def at_length(speaker: Speaker, rng: random.Random) -> None:
+    await speaker.typed(8)
+
+
 async def calling(speaker: Speaker, rng: random.Random) -> None:
     await speaker.spoken()
 

@@ -282,4 +282,16 @@ class Tale(World):
         assert made == [f"mine{n}" for n in range(1, self.items + 1)], "each command was obeyed once, in order"
 
 
-__all__ = ["HEARS", "STAGES", "Stage", "Tale", "sound"]
+def asked(config: SessionConfig = CONFIG) -> Tale:
+    """The user spoke, and a reply is being made."""
+    tale = Tale(config)
+    tale.speak(300)
+    tale.decide("speech_started", 0)
+    tale.speak(300)
+    tale.decide("speech_stopped", 500)
+    tale.transcribe("What is it?")
+    assert tale.c.responses.live is not None
+    return tale
+
+
+__all__ = ["HEARS", "STAGES", "Stage", "Tale", "asked", "sound"]

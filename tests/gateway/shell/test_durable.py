@@ -10,13 +10,14 @@ from redis.asyncio import Redis
 
 from gateway.actor import JournalEntry, StaleLease
 from gateway.conversation.checkpoint import Checkpoint
-from gateway.durable import RETRY_S, StoreLog
+from gateway.durable import RETRY_S, STALLED_S, StoreLog
 from gateway.graph import Graph
 from gateway.opening import Opened, Opener
 from gateway.profile_file import load_profile_file
 from gateway.settings import Settings
 from gateway.stages import StagePool
-from session_store import Store
+from session_store import Commit, Committed, Placement, Store
+from session_store.errors import StoreUnavailable
 from session_store.tokens import digest, new_token
 
 MIB = 1024 * 1024
@@ -92,3 +93,48 @@ async def test_a_closed_session_is_over(store: Store, opener: Opener, opened: Op
     await store.records.close(opened.lease, "done")
     with pytest.raises(StaleLease):
         await StoreLog(store, opener, opened, LIMIT_S).commit(1, entries(1, 1), CHECKPOINT, 0)
+
+
+@pytest.mark.behaviour("X3")
+async def test_where_a_stage_went_is_written_until_it_is_durable(store: Store, opener: Opener, opened: Opened, now: list[float]) -> None:
+    """A takeover must find the stage where it is now, even if the commit that said so was lost."""
+    log = StoreLog(store, opener, opened, LIMIT_S)
+    opened.placements["llm"], opened.moved = Placement("thinker-2", "127.0.0.1:2", 5), True
+    assert not await log.commit(1, entries(1, 5, MIB), CHECKPOINT, 0)
+    now[0] += RETRY_S
+    assert await log.commit(6, entries(6, 1), CHECKPOINT, 0)
+    assert (await store.records.load("sess_1")).record.placements == opened.placements
+    assert opened.take_moved() is None
+
+
+@pytest.mark.behaviour("X6")
+async def test_a_process_that_slept_asks_again_before_it_calls_the_store_away(
+    store: Store, opener: Opener, opened: Opened, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timeout ran out while it was stopped, and somebody took the session over meanwhile: it must not go on by itself."""
+    log, commit, tries = StoreLog(store, opener, opened, LIMIT_S), store.records.commit, 0
+
+    async def slept(asked: Commit) -> Committed:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            now[0] += STALLED_S
+            raise StoreUnavailable("timeout")
+        return await commit(asked)
+
+    monkeypatch.setattr(store.records, "commit", slept)
+    token = new_token()
+    await store.records.takeover(
+        "sess_1", token=opened.token, new_digest=digest(token), tenant="anonymous", gateway_id="gw_2", holder_id="h2", after_seq=0
+    )
+    with pytest.raises(StaleLease):
+        await log.commit(1, entries(1, 1), CHECKPOINT, 0)
+    assert tries == 2
+
+
+async def test_a_session_without_durability_for_too_long_is_overdue(store: Store, opener: Opener, opened: Opened, now: list[float]) -> None:
+    log = StoreLog(store, opener, opened, LIMIT_S)
+    assert not await log.commit(1, entries(1, 5, MIB), CHECKPOINT, 0) and not log.overdue
+    now[0] += LIMIT_S + 1
+    assert log.overdue
+    assert await log.commit(6, entries(6, 1), CHECKPOINT, 0) and not log.overdue

@@ -98,3 +98,22 @@ async def _follow(script: list[tuple[str, int] | str]) -> None:
             outbound.mute(action[5:])
             model = [each for each in model if each.response_id not in muted]
     assert await drained(outbound) == model
+
+
+@pytest.mark.behaviour("R6", "O5")
+async def test_what_is_broken_off_says_nothing_more() -> None:
+    outbound = Outbound(KIB)
+    assert outbound.put(control("1")) and outbound.put(audio("r", "2"))
+    outbound.overflow()
+    assert outbound.broken_off.is_set() and outbound.overflowed and not outbound.left
+    assert outbound.put(control("3")), "nobody is told that it was not taken"
+    assert await outbound.get() is None and len(outbound) == 0
+
+
+async def test_muted_sound_leaves_its_number_to_clients_that_count() -> None:
+    outbound = Outbound(KIB)
+    counted = Frame("sound", "r", 0.0, "AudioDelta", skipped="skipped")
+    assert outbound.put(counted) and outbound.put(audio("r"))
+    outbound.mute("r")
+    assert outbound.put(counted) and outbound.put(control("end"))
+    assert [frame.text for frame in await drained(outbound)] == ["skipped", "skipped", "end"]
