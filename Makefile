@@ -1,6 +1,6 @@
 # The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session chaos constraints clean
+.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session bench-native-unit chaos constraints clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -12,6 +12,7 @@ ONCE  ?=
 EMBEDDED := $(VENV)/.installed-embedded
 DEV      := $(VENV)/.installed-dev
 PIP      := $(BIN)/python -m pip --disable-pip-version-check
+TORCH    := ^(torch|triton|nvidia-|cuda-)
 PROTO    := parley_stage/v1/stage
 PROTOC    = $(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --grpc_python_out=$(1) --pyi_out=$(1) proto/$(PROTO).proto
 SUITABLE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -58,11 +59,15 @@ bench-turn: $(DEV) models ## end of voice to first sound, against the same model
 bench-session: $(DEV) ## commit, admission, resume, CPU and memory of a gateway, each beside its floor (ARGS="--only resume")
 	@$(BIN)/python -m benchmarks.bench_session $(ARGS)
 
+bench-native-unit: $(DEV) ## a unit of the native model on a GPU, full size, random weights (ARGS="--tiny --device cpu" rehearses it)
+	@$(BIN)/python -m benchmarks.native_unit $(ARGS)
+
 chaos: $(DEV) ## kill, freeze, drain and starve every process, often; count what was lost (SHORT=1 under 3 minutes; SEED= repeats, ONLY= chooses)
 	@SHORT="$(SHORT)" SEED="$(SEED)" ONLY="$(ONLY)" $(BIN)/python -m tests.chaos
 
-constraints: $(DEV) ## pin what is installed now
-	@$(PIP) freeze --exclude-editable --exclude parley | grep -v ' @ ' > constraints.txt
+constraints: $(DEV) ## pin what is installed now; torch and what it brings apart, since no user of the embedded default needs them
+	@$(PIP) freeze --exclude-editable --exclude parley | grep -v ' @ ' | grep -v -E '$(TORCH)' > constraints.txt
+	@$(PIP) freeze | grep -E '$(TORCH)' | sed 's/+.*//' > constraints-torch.txt
 
 clean: ## remove the environment and everything that was made (the model cache stays)
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache reply.wav
@@ -79,7 +84,7 @@ $(EMBEDDED): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(PIP) install -q -c constraints.txt -e '.[embedded]'
 	@touch $@
 
-$(DEV): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+$(DEV): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt constraints-torch.txt
 	@echo "installing into $(VENV) with the tools for tests, about two minutes the first time"
-	@$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@$(PIP) install -q -c constraints.txt -c constraints-torch.txt -e '.[dev]'
 	@touch $@ $(EMBEDDED)

@@ -20,11 +20,13 @@ from . import crash, metrics
 from .conversation import commands, events
 from .conversation import effects as fx
 from .conversation.checkpoint import Checkpoint, Checkpointer
-from .conversation.session import Conversation
+from .conversation.session import Conversation, held_bytes
+from .ending import LOST, REAPED, SUPERSEDED, Ending
 from .logs import describe
 from .outbound import Frame, Outbound
 from .rehearsal import REHEARD_BYTES, Rehearsal
 from .stages import StageLink
+from .tenure import Tenure
 
 log = structlog.get_logger()
 _encode = msgspec.msgpack.encode
@@ -38,6 +40,8 @@ MAX_MAILBOX = 16
 """Commands that may wait for their transition before the client is read on."""
 CATCH_UP_S = 1.0
 """After a commit that was not durable, the next is tried so soon, even if nothing happens meanwhile."""
+GRID_S = 0.005
+"""All sessions' deadlines fall on one grid, so that what is due at about the same time is committed in one round trip."""
 LINGER_S = 0.5
 """What stages may forget waits so long for a commit that something else asks for."""
 
@@ -65,7 +69,11 @@ class CommitLog(Protocol):
 
 
 class StaleLease(Exception):
-    """The session is not ours any more: drop everything, tell nobody."""
+    """The session is not ours any more: drop everything, tell nobody. `closed`: nobody else has it, it was ended in our place."""
+
+    def __init__(self, closed: bool = False) -> None:
+        super().__init__()
+        self.closed = closed
 
 
 class Beyond(Protocol):
@@ -77,15 +85,18 @@ class Beyond(Protocol):
     def durability(self, durable: bool) -> str:
         """Whether a resume would find what is said now."""
 
-
-class Ending(msgspec.Struct, frozen=True):
-    """How an actor ended: the WebSocket close code and its reason."""
-
-    code: int
-    reason: str
+    def hears(self, event: events.Event) -> bool:
+        """Whether this client is told of such events at all."""
 
 
-SUPERSEDED = Ending(1008, "session_taken_over")
+class StageShell(Protocol):
+    """Where stages are is the shell's."""
+
+    def replace(self, effect: fx.Replace) -> None:
+        """Place a stage anew: one that is lost, or one that is to move."""
+
+    def vacate(self, effect: fx.Vacate) -> None:
+        """It is known to be elsewhere now: let go of where it was."""
 
 
 class Actor:
@@ -97,17 +108,20 @@ class Actor:
         links: dict[str, StageLink],
         commit_log: CommitLog,
         render: Callable[[events.Event, int | None], bytes],
-        replace_stage: Callable[[fx.Replace], None],
+        shell: StageShell,
+        tenure: Tenure,
     ) -> None:
         self.conversation, self.links = conversation, links
         self.outbound: Outbound | None = None
         self.acked_seq = 0
         """Highest server event that the client says it has: the journal needs it no more."""
         self.rehearsal = Rehearsal(REHEARD_BYTES)
-        self._replace_stage = replace_stage
+        self._shell, self._tenure = shell, tenure
         self._beyond: Beyond | None = None
         self._log, self._render = commit_log, render
         self._checkpointer = Checkpointer(conversation)
+        self._next_seq = conversation.state.seq + 1
+        """What follows in the journal."""
         self._mailbox: deque[tuple[commands.Command, float]] = deque()
         self._arrived = asyncio.Event()
         self._pending: list[Performance] = []
@@ -127,9 +141,10 @@ class Actor:
         self._mailbox.append((command, at))
         self._arrived.set()
 
-    def superseded(self) -> None:
-        """Another gateway (or another connection here) has the session: nothing of it is ours any more."""
-        self.end(SUPERSEDED.code, SUPERSEDED.reason)
+    def superseded(self, *, closed: bool = False) -> None:
+        """Another gateway (or another connection here) has the session, or it was closed in our place: nothing of it is ours any more."""
+        ending = REAPED if closed else SUPERSEDED
+        self.end(ending.code, ending.reason)
 
     def end(self, code: int, reason: str) -> None:
         if not self._ending.done():
@@ -139,14 +154,27 @@ class Actor:
     def ended(self) -> bool:
         return self._ending.done()
 
+    @property
+    def lost(self) -> bool:
+        """Somebody else has the session, or ended it."""
+        return self._ending.done() and self._ending.result() in LOST
+
     async def room(self, max_bytes: int) -> None:
         """Waits while stages have not accepted more than this, or commits fall behind: the socket's own flow control holds the client."""
-        while len(self._mailbox) > MAX_MAILBOX or self._pending_bytes > MAX_GATHERED_BYTES:
+        while self._is_full() and not self.ended:
             self._taken.clear()
             await self._taken.wait()
         for link in list(self.links.values()):
             if link.pending_bytes > max_bytes:
                 await link.accepted_down_to(max_bytes)
+
+    def _is_full(self) -> bool:
+        """What waits behind a session.update is bounded: the client's next command is read when it fits, however large it is."""
+        held, limits = self.conversation.state.held_commands, self.conversation.limits
+        many, much = limits.max_held_commands // 2, limits.max_pending_input_bytes // 4
+        if held and (self._mailbox or len(held) >= many or held_bytes(held) >= much):
+            return True
+        return len(self._mailbox) > MAX_MAILBOX or self._pending_bytes > MAX_GATHERED_BYTES
 
     @property
     def elapsed_ms(self) -> int:
@@ -189,7 +217,7 @@ class Actor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.outbound is not None and self._ending.done() and self._ending.result() != SUPERSEDED:
+            if self.outbound is not None and self._ending.done() and not self.lost:
                 self.outbound.end()
             elif self.outbound is not None:
                 self.outbound.break_off()
@@ -207,11 +235,19 @@ class Actor:
     async def _decide(self) -> None:
         while True:
             while self._mailbox:
+                if not await self._ours():
+                    return
                 self._transition(*self._mailbox.popleft())
             self._taken.set()
             self._arrived.clear()
             self._arm(self._tick_if_due())
             await self._arrived.wait()
+
+    async def _ours(self) -> bool:
+        """False when the session was lost while this process stood still: past its deadline it waits for the store's word."""
+        if not self._tenure.holds():
+            await self._tenure.confirmed()
+        return not self.lost
 
     def _tick_if_due(self) -> int | None:
         """Answers when the next tick is due."""
@@ -228,7 +264,7 @@ class Actor:
         if self._timer is not None:
             self._timer.cancel()
         self._rings_at = deadline
-        delay = max(0.001, self._born + (deadline + 1) / 1000 - time.monotonic())
+        delay = max(0.001, -(-(self._born + (deadline + 1) / 1000) // GRID_S) * GRID_S - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
@@ -282,18 +318,24 @@ class Actor:
                 continue
             self._owed = False
             entries = [each.entry for each in batch if each.entry is not None]
-            first_seq = self.conversation.state.seq + 1 - len(entries)
+            first_seq, last_seq = self.conversation.state.seq + 1 - len(entries), self.conversation.state.seq
+            if first_seq != self._next_seq:  # it goes on above what the client was told and the store forgot
+                self._checkpointer.forget()
+                self._log.begin_anew()
+            self._next_seq = last_seq + 1
             started = time.perf_counter()
             crash.here("before_commit")
             try:
                 durable = await self._log.commit(first_seq, entries, self._checkpointer.take(), self.acked_seq)
-            except StaleLease:
-                self.superseded()
+            except StaleLease as lost:
+                self.superseded(closed=lost.closed)
                 return
             crash.here("after_commit")
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             self._committed(durable)
             for each in batch:
+                if not await self._ours():
+                    return
                 self._perform(each.effect, each.at, durable)
 
     def _commit_within(self, seconds: float) -> None:
@@ -324,14 +366,16 @@ class Actor:
                 crash.here("before_ack")
                 self.links[effect.stage].ack(effect.position)
             case fx.Replace():
-                self._replace_stage(effect)
+                self._shell.replace(effect)
+            case fx.Vacate():
+                self._shell.vacate(effect)
             case fx.Close():
                 self.end(effect.code, effect.reason)
 
     def _emit(self, effect: fx.Emit, at: float, durable: bool) -> None:
         event = effect.event
         self._count(event, at)
-        if self.outbound is None:
+        if self.outbound is None or (self._beyond is not None and not self._beyond.hears(event)):
             return
         response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
         seq = effect.seq if durable else None
@@ -341,7 +385,7 @@ class Actor:
         if not self.outbound.put(frame):
             self._overflow(self.outbound)
         elif isinstance(event, events.ResponseDone):
-            self.outbound.forget(event.response.id)
+            self.outbound.settle(event.response.id)
 
     def _overflow(self, outbound: Outbound) -> None:
         metrics.OVERFLOWS.inc()

@@ -15,11 +15,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from . import crash, metrics
-from .actor import SUPERSEDED, Actor, Ending
+from .actor import Actor
 from .capabilities import capabilities
 from .conversation import events
 from .conversation.commands import Refused
 from .conversation.errors import Refusal
+from .ending import SUPERSEDED, Ending
 from .hub import Hub, Seat
 from .live import ClientGone, LiveSession
 from .logs import describe
@@ -48,7 +49,7 @@ def create_app(hub: Hub) -> FastAPI:
     app = FastAPI(title="Parley", lifespan=lifespan, docs_url=None, redoc_url=None)
     digests = frozenset(digest_key(key) for key in hub.settings.accepted_keys())
     policy = HandshakePolicy((hub.profile.model, hub.profile.name), digests)
-    limits = WireLimits(max_event_bytes=hub.settings.max_event_bytes)
+    limits = WireLimits(max_event_bytes=hub.settings.max_event_bytes, max_image_bytes=hub.settings.max_image_bytes)
 
     @app.get("/health")
     async def health() -> Response:
@@ -139,7 +140,9 @@ class _Connection:
             if message["type"] == "websocket.disconnect":
                 return
             asked = extension.parse_resume(message.get("text") or message.get("bytes") or b"")
-            seat = await self._take(ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq), handshake, extended=True)
+            seat = await self._take(
+                ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq + asked.unnumbered), handshake, extended=True
+            )
         except TimeoutError:
             await self._refuse(Refusal("resume_timeout"))
         except Refusal as refusal:
@@ -209,6 +212,7 @@ class _Connection:
                 if message["type"] == "websocket.disconnect":
                     self._lost(_is_goodbye(message))
                     return
+                session.heard = True
                 if first:
                     first = False
                     await self._hub.settle_token(session)
@@ -229,12 +233,19 @@ class _Connection:
         try:
             command = self._parse(text if text is not None else data or b"", self._limits)
         except WireRefusal as refusal:
-            actor.put(Refused(refusal.code, refusal.message, refusal.param, refusal.client_event_id), at)
+            refused = Refused(
+                code=refusal.code,
+                message=refusal.message,
+                param=refusal.param,
+                event_id=refusal.client_event_id,
+                client_seq=refusal.client_seq,
+            )
+            actor.put(refused, at)
             return
         if isinstance(command, extension.EventAck):
             actor.acked_seq = max(actor.acked_seq, command.seq)
             return
-        metrics.CLIENT_EVENTS.labels(type(command).__name__).inc()
+        metrics.client_events(type(command).__name__).inc()
         actor.put(command, at)
 
 

@@ -16,8 +16,8 @@ from .opening import Opened, Opener
 
 log = structlog.get_logger()
 RETRY_S = 1.0
-STALLED_S = 0.5
-"""A commit that took so long found this process asleep, not the store away: somebody may have the session by now."""
+STALLED_S = 0.25
+"""A commit that outlasted the store's own timeout by so much found this process asleep: somebody may have the session by now."""
 
 
 class StoreLog:
@@ -26,6 +26,8 @@ class StoreLog:
     def __init__(self, store: Store, opener: Opener, opened: Opened, limit_s: float) -> None:
         self._store, self._opener, self._opened = store, opener, opened
         self._replace = False
+        self._number = 0
+        """Commits made so far: the store writes each once, even if it is asked twice."""
         self._retry_at = 0.0
         self._limit_s = limit_s
         self._undurable_since: float | None = None
@@ -39,6 +41,7 @@ class StoreLog:
         if time.monotonic() < self._retry_at:
             metrics.UNDURABLE.inc()
             return False
+        self._number += 1
         commit = Commit(
             self._opened.lease,
             first_seq,
@@ -48,6 +51,7 @@ class StoreLog:
             acked_seq=acked_seq,
             replace=self._replace,
             placements=self._opened.take_moved(),
+            number=self._number,
         )
         try:
             await self._write(commit)
@@ -56,7 +60,7 @@ class StoreLog:
             await self._record_again()
             return False
         except (StaleGeneration, SessionClosed) as lost:
-            raise StaleLease from lost
+            raise StaleLease(isinstance(lost, SessionClosed)) from lost
         except StoreError as failure:
             self._failed(failure)
             return False
@@ -72,7 +76,7 @@ class StoreLog:
         try:
             await self._store.records.commit(commit)
         except StoreUnavailable:
-            if time.monotonic() - started < STALLED_S:
+            if time.monotonic() - started < self._store.settings.redis_timeout_ms / 1000 + STALLED_S:
                 raise
             await self._store.records.commit(commit)
 
@@ -89,7 +93,7 @@ class StoreLog:
         try:
             await self._opener.record_again(self._opened)
         except (StaleGeneration, SessionClosed) as lost:
-            raise StaleLease from lost
+            raise StaleLease(isinstance(lost, SessionClosed)) from lost
         except StoreError:
             return
         self._retry_at = 0.0

@@ -14,21 +14,24 @@ from session_store import Store
 from session_store.errors import SessionClosed, StaleGeneration, StoreError
 
 from . import crash, metrics
-from .actor import Actor, Ending
+from .actor import Actor
 from .conversation import commands, events
-from .conversation.config import SemanticVad, ServerVad, SessionConfig, TurnDetection
+from .conversation.config import Overlap, SemanticVad, ServerVad, SessionConfig, TurnDetection
 from .conversation.errors import Refusal
 from .conversation.session import Conversation
 from .durable import StoreLog
+from .ending import Ending
 from .graph import Graph, Profile
 from .live import DETACHED, ClientGone, LiveSession, Write
 from .opening import Opened, Opener, OpenRefused
 from .outbound import Outbound
+from .places import Places
+from .pool import StagePool
 from .pulse import PulseWatch
 from .reaper import Reaper
 from .resuming import ResumeAsk, Resumer, Taken
 from .settings import Settings
-from .stages import StagePool
+from .tenure import Tenure
 from .wire import extension, openai_ga
 
 log = structlog.get_logger()
@@ -44,7 +47,8 @@ class Hub:
         self.draining = False
         self.graph = Graph(profile)
         self.limits = settings.core_limits(profile)
-        self._store, self._pool = store, StagePool(settings.tls())
+        self._tenure = Tenure(self._renew, store.settings.lease_ttl_ms, settings.lease_margin_ms)
+        self._store, self._pool = store, StagePool(settings.tls(), self._tenure)
         self._pulse = PulseWatch(self._pool.stub, self.gateway_id, settings.pulse_timeout_ms / 1000, settings.engine_timeout_ms / 1000)
         self._opener = Opener(store, self._pool, self.graph, profile.name, self.gateway_id, settings)
         self._resumer = Resumer(store, self._opener, self.graph, self.gateway_id, settings, self.limits)
@@ -58,7 +62,9 @@ class Hub:
         self._taking: set[asyncio.Task[Seat]] = set()
 
     async def start(self, address: str) -> None:
+        asked_at = self._tenure.now()
         await self._store.registry.beat_gateway(self.gateway_id, address)
+        self._tenure.renewed(asked_at)
         self._tasks = [
             asyncio.create_task(self._beat(address), name="gateway beat"),
             asyncio.create_task(self._reaper.run(), name="reaper"),
@@ -73,18 +79,21 @@ class Hub:
         with contextlib.suppress(StoreError):
             await self._store.registry.remove_gateway(self.gateway_id)
         await self._pulse.close()
+        await self._tenure.close()
         await self._pool.close()
         await self._store.close()
 
     def session_config(self) -> SessionConfig:
         """What a session is until its client says otherwise."""
-        session = self.profile.session
+        session, native = self.profile.session, bool(self.graph.model_stage)
+        overlap = self.graph.native.overlap
         return SessionConfig(
             model=self.profile.model,
             instructions=self.profile.instructions,
             output_modalities=(session.output_modality,),
-            turn_detection=_turn_detection(self.profile),
+            turn_detection=_turn_detection(self.profile) if self.graph.decision_stage or not native else None,
             voice=session.voice,
+            overlap=Overlap(overlap.policy, overlap.acknowledgements, overlap.short_ack_ms) if native else None,
         )
 
     # in
@@ -128,12 +137,10 @@ class Hub:
                 await asyncio.gather(*(link.abandon() for link in taken.opened.links.values()))
                 raise Refusal("session_resume_conflict")
             del self._sessions[ask.session_id]
-            before.actor.superseded()
+            before.lose()
         self._cancel_grace(ask.session_id)
         metrics.TAKEOVERS.labels("taken").inc()
         live, view = self._enliven(taken.opened, taken.conversation)
-        if taken.rolled_back:
-            live.actor.commit_anew()
         live.actor.put(taken.resume)
         return self._seat(live, view, extended, taken)
 
@@ -157,15 +164,16 @@ class Hub:
     def _enliven(self, opened: Opened, conversation: Conversation) -> tuple[LiveSession, openai_ga.SessionView]:
         left_s = (conversation.state.deadlines.get("session", self.limits.max_session_ms) - conversation.now) // 1000
         view = openai_ga.SessionView(opened.session_id, expires_at=int(time.time()) + left_s, resume_token=opened.token)
-        session: LiveSession
+        places = Places(opened, self._opener, self._pulse, self.settings)
         actor = Actor(
             conversation,
             opened.links,
             StoreLog(self._store, self._opener, opened, self.settings.undurable_limit_ms / 1000),
             lambda event, seq: openai_ga.render(event, seq, view),
-            lambda effect: session.replace(effect),
+            places,
+            self._tenure,
         )
-        session = LiveSession(opened, actor, self._opener, self._pulse, self.settings.close_timeout_ms / 1000)
+        session = LiveSession(opened, actor, self._opener, places, self._tenure)
         self._sessions[opened.session_id] = session
         self._idle.clear()
         metrics.SESSIONS.set(len(self._sessions))
@@ -258,6 +266,7 @@ class Hub:
     async def _beat(self, address: str) -> None:
         while True:
             await asyncio.sleep(self.settings.gateway_beat_s)
+            asked_at = self._tenure.now()
             try:
                 await self._store.registry.beat_gateway(self.gateway_id, address)
                 if await self._store.registry.mute_ms():
@@ -265,13 +274,26 @@ class Hub:
                 await self._renew()
             except StoreError as failure:
                 log.warning("beat not taken", why=type(failure).__name__)
+                self._tenure.unanswered(asked_at)
 
     async def _renew(self) -> None:
-        held = list(self._sessions.values())
-        lost = await self._store.records.renew(self.gateway_id, [session.opened.lease for session in held])
+        """Ask for every lease: who is lost falls silent, who was idle for too long is told so and ends."""
+        asked_at, held = self._tenure.now(), list(self._sessions.values())
+        heard = {session.opened.session_id for session in held if session.take_heard()}
+        try:
+            renewed = await self._store.records.renew(self.gateway_id, [session.opened.lease for session in held], heard)
+        except StoreError:
+            for session in held:
+                session.heard = session.heard or session.opened.session_id in heard
+            raise
         for session in held:
-            if session.opened.session_id in lost:
-                session.actor.superseded()
+            session_id = session.opened.session_id
+            if (reason := renewed.lost.get(session_id)) is not None:
+                session.lose(reason)
+            elif session_id in renewed.idle:
+                metrics.IDLE_SESSIONS.inc()
+                session.actor.put(commands.Idle())
+        self._tenure.renewed(asked_at)
 
     async def _record_again(self) -> None:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
@@ -279,8 +301,10 @@ class Hub:
             try:
                 if await self._opener.record_again(session.opened):
                     session.actor.commit_anew()
-            except (StaleGeneration, SessionClosed):
-                session.actor.superseded()
+            except StaleGeneration:
+                session.lose()
+            except SessionClosed as over:
+                session.lose(over.reason or "closed")
 
 
 class Seat:
@@ -299,18 +323,29 @@ class Seat:
         first_seq = taken.replay[0][0] if taken.replay else taken.last_seq + 1
         if self.extended:
             yield extension.resumed(
-                view, taken.config, seq=taken.last_seq, input_samples=taken.input_samples, client_seq=taken.client_seq, first_seq=first_seq
+                view,
+                taken.config,
+                seq=taken.last_seq,
+                input_samples=taken.input_samples,
+                input_frames=taken.input_frames,
+                client_seq=taken.client_seq,
+                first_seq=first_seq,
             )
             if taken.gap:
-                yield extension.resync_required(view, "journal_gap", first_seq)
+                yield extension.journal_gap(view, first_seq)
         else:
-            yield openai_ga.render(events.SessionCreated(view.session_id, taken.config), None, view).decode()
+            yield openai_ga.render(events.SessionCreated(view.session_id, taken.config.told), None, view).decode()
         for seq, event in taken.replay:
+            if event is not None and not self.hears(event):
+                continue
             if text := openai_ga.render(event, seq, view).decode() if event is not None else self.skipped(seq):
                 yield text
 
     def skipped(self, seq: int | None) -> str:
         return extension.skipped(self._view, seq) if self.extended else ""
+
+    def hears(self, event: events.Event) -> bool:
+        return self.extended or not isinstance(event, events.EXTENSION)
 
     def durability(self, durable: bool) -> str:
         return extension.durability(self._view, durable) if self.extended else ""

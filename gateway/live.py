@@ -7,19 +7,18 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-import msgspec
 import structlog
 
 from session_store.errors import StoreError
 
 from . import metrics
-from .actor import SUPERSEDED, Actor, Ending
-from .conversation import commands, events
-from .conversation.effects import Replace
+from .actor import Actor
+from .conversation import events
+from .ending import LOST, Ending
 from .opening import Opened, Opener
 from .outbound import Outbound
-from .pulse import PulseWatch
-from .stages import StageLink, StageRefused
+from .places import Places
+from .tenure import Tenure
 
 log = structlog.get_logger()
 Write = Callable[[str], Awaitable[None]]
@@ -39,16 +38,16 @@ class ClientGone(Exception):
 class LiveSession:
     """Owns the shell of one session from its opening or takeover to its end here."""
 
-    def __init__(self, opened: Opened, actor: Actor, opener: Opener, pulse: PulseWatch, close_timeout_s: float) -> None:
+    def __init__(self, opened: Opened, actor: Actor, opener: Opener, places: Places, tenure: Tenure) -> None:
         self.opened, self.actor = opened, actor
-        self._opener, self._pulse, self._close_timeout_s = opener, pulse, close_timeout_s
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._opener, self._places, self._tenure = opener, places, tenure
         self.running: asyncio.Task[Ending] | None = None
+        self.heard = True
+        """The client said something since the lease was renewed last."""
 
     def start(self, ended: Callable[[LiveSession, Ending], Awaitable[None]]) -> None:
         """Runs until the session ends; `ended` then frees what it holds."""
-        for stage in self.opened.links:
-            self._listen(stage)
+        self._places.start(self.actor)
         self.running = asyncio.create_task(self._run(ended), name=f"session {self.opened.session_id}")
 
     async def _run(self, ended: Callable[[LiveSession, Ending], Awaitable[None]]) -> Ending:
@@ -57,17 +56,24 @@ class LiveSession:
             ending = await self.actor.run()
             return ending
         finally:
-            for task in self._replacing:
-                task.cancel()
-            await asyncio.gather(*self._replacing, return_exceptions=True)
-            for stage in list(self.opened.links):
-                self._pulse.forget(self.opened.placements[stage].address, self.opened.links[stage])
+            await self._places.stop()
             metrics.CLOSES.labels(ending.reason).inc()
             await asyncio.shield(ended(self, ending))
 
+    def lose(self, reason: str = "") -> None:
+        """It is somebody else's now, or was closed for this reason: nothing more is said to anybody."""
+        self.actor.superseded(closed=bool(reason))
+        for link in self.opened.links.values():
+            link.hush()
+
+    def take_heard(self) -> bool:
+        """Whether the client said something since this was asked last."""
+        heard, self.heard = self.heard, False
+        return heard
+
     async def serve(self, outbound: Outbound, write: Write, owed: Iterable[str]) -> Ending:
         """Writes to one socket, first what it is owed, until the session ends, the client is gone, or another takes its place."""
-        writing = asyncio.create_task(_write_all(outbound, write, owed))
+        writing = asyncio.create_task(self._write_all(outbound, write, owed))
         broken_off = asyncio.create_task(outbound.broken_off.wait())
         try:
             await asyncio.wait({writing, broken_off}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,58 +91,29 @@ class LiveSession:
         assert self.running is not None
         return await asyncio.shield(self.running)
 
-    # stages
+    async def _write_all(self, outbound: Outbound, write: Write, owed: Iterable[str]) -> None:
+        """Each only while the lease holds: a process that stood still waits for the store's word, and is silent if it lost the session."""
+        for text in owed:
+            if not await self._may_write():
+                return
+            await write(text)
+            metrics.SERVER_EVENTS.labels("Replayed").inc()
+        while (frame := await outbound.get()) is not None:
+            if not await self._may_write():
+                return
+            await write(frame.text)
+            metrics.server_events(frame.kind).inc()
+            if frame.at:
+                _observe(outbound, frame.kind, frame.is_sound, time.perf_counter() - frame.at)
 
-    def _listen(self, stage: str) -> None:
-        link = self.opened.links[stage]
-        link.listen(self.actor.put, self.actor.superseded)
-        self._pulse.care(self.opened.placements[stage].address, link, stage, link.lost)
-
-    def replace(self, effect: Replace) -> None:
-        """Place a lost stage anew, beside the conversation that goes on."""
-        lost = self.opened.links.pop(effect.stage, None)
-        if lost is not None:
-            self._pulse.forget(self.opened.placements[effect.stage].address, lost)
-        task = asyncio.create_task(self._replace(effect, lost), name=f"replace {effect.stage}")
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
-
-    async def _replace(self, effect: Replace, lost: StageLink | None) -> None:
-        stage, conversation = effect.stage, self.actor.conversation
-        if lost is not None:
-            await lost.abandon()
-        rehearsal, hears = self.actor.rehearsal, "client" in effect.resume_after
-        if hears:
-            start = rehearsal.begins(effect.resume_after["client"], conversation.input.position)
-            effect = Replace(stage, {**effect.resume_after, "client": start})
-        try:
-            link = await self._opener.place_anew(self.opened, effect, conversation.config, conversation.state.bases.get(stage, 0))
-        except (StageRefused, StoreError) as failure:
-            log.error("stage not placed anew", session=self.opened.session_id, stage=stage, why=type(failure).__name__)
-            metrics.REPLACEMENTS.labels(stage, "failed").inc()
-            self.actor.put(commands.StageGone(stage))
-            return
-        self.opened.links[stage] = link
-        self._listen(stage)
-        if hears:
-            self._rehear(link, effect.resume_after["client"])
-        metrics.REPLACEMENTS.labels(stage, "placed").inc()
-        self.actor.put(commands.StagePlaced(stage))
-
-    def _rehear(self, link: StageLink, position: int) -> None:
-        """The open turn again, as one unbroken edge up to what the stage will be sent next."""
-        c = self.actor.conversation
-        generation = c.input.generations.get(link.stage, 0)
-        for relay in self.actor.rehearsal.after(position):
-            again = msgspec.structs.replace(
-                relay, stage=link.stage, previous=position, input_generation=generation, config_generation=c.fence.config_generation
-            )
-            link.relay(again, 0.0)
-            position = relay.position
+    async def _may_write(self) -> bool:
+        if not self._tenure.holds():
+            await self._tenure.confirmed()
+        return not self.actor.lost
 
     async def free(self, ending: Ending) -> None:
         """After the end: everything goes back, unless somebody else has the session, or may have it from a gateway that drains."""
-        if ending == SUPERSEDED or (ending.code == SERVICE_RESTART and not self.actor.behind and await self._handed_over()):
+        if ending in LOST or (ending.code == SERVICE_RESTART and not self.actor.behind and await self._handed_over()):
             await asyncio.gather(*(link.abandon() for link in self.opened.links.values()))
         else:
             with contextlib.suppress(StoreError):
@@ -149,17 +126,6 @@ class LiveSession:
         except StoreError:
             return False
         return True
-
-
-async def _write_all(outbound: Outbound, write: Write, owed: Iterable[str]) -> None:
-    for text in owed:
-        await write(text)
-        metrics.SERVER_EVENTS.labels("Replayed").inc()
-    while (frame := await outbound.get()) is not None:
-        await write(frame.text)
-        metrics.SERVER_EVENTS.labels(frame.kind).inc()
-        if frame.at:
-            _observe(outbound, frame.kind, bool(frame.response_id), time.perf_counter() - frame.at)
 
 
 def _observe(outbound: Outbound, kind: str, is_audio: bool, seconds: float) -> None:

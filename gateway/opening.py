@@ -22,9 +22,11 @@ from .conversation.config import SessionConfig
 from .conversation.effects import Replace
 from .conversation.errors import Refusal
 from .conversation.policy import stage_config_json
+from .conversation.recap import Recap
 from .graph import Graph
+from .pool import StagePool
 from .settings import Settings
-from .stages import CONTRACT_VERSION, StageLink, StagePool, StageRefused
+from .stages import CONTRACT_VERSION, StageLink, StageRefused
 
 log = structlog.get_logger()
 PAST_ANY_SEQ = 2**53
@@ -137,16 +139,29 @@ class Opener:
         """Nobody holds the session from now on; whoever resumes it within the grace has it. Raises StoreError."""
         await self._store.records.detach(opened.lease, grace_ms=self._settings.grace_ms)
 
-    async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int) -> StageLink:
-        """Another replica for a lost stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
+    async def reserve_elsewhere(self, opened: Opened, stage: str) -> None:
+        """A place for the stage on another replica, from now on; `place_anew` takes it. Raises StoreError when there is none."""
+        here = opened.placements[stage].replica_id
+        await self._store.admission.reserve(opened.session_id, opened.tenant, (stage,), avoid=(here,))
+        await self._store.admission.confirm(opened.session_id)
+
+    async def stay(self, opened: Opened, stage: str, place: Placement) -> None:
+        """The stage could not be placed anew after all: it is where it was."""
+        opened.placements[stage] = place
+        with contextlib.suppress(StoreError):
+            await self._store.admission.release(opened.session_id, (stage,))
+
+    async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None = None) -> StageLink:
+        """Another replica for a stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
         stage, old = effect.stage, opened.placements[effect.stage]
+        # only this stage: others may be on the same replica and in use
         reserved = await self._store.admission.reserve(
-            opened.session_id, opened.tenant, self._graph.stages, avoid=(old.replica_id,), wait_ms=self._settings.replace_wait_ms
+            opened.session_id, opened.tenant, (stage,), avoid=(old.replica_id,), wait_ms=self._settings.replace_wait_ms
         )
         opened.placements[stage] = reserved.placements[stage]
-        link = StageLink(stage, self._pool.stub(opened.placements[stage].address), opened.authority(stage), base)
+        link = StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)
         try:
-            await link.open(self._opening(stage, config, effect.resume_after), self._settings.open_timeout_ms / 1000)
+            await link.open(self._opening(stage, config, effect.resume_after, recap), self._settings.open_timeout_ms / 1000)
             await self._store.admission.confirm(opened.session_id)
         except BaseException:
             await asyncio.shield(link.close("open_failed", self._settings.close_timeout_ms / 1000))
@@ -155,7 +170,7 @@ class Opener:
         return link
 
     def link(self, opened: Opened, stage: str, base: int) -> StageLink:
-        return StageLink(stage, self._pool.stub(opened.placements[stage].address), opened.authority(stage), base)
+        return StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)
 
     async def _reserve(self, session_id: str, tenant: str) -> Reserved:
         try:
@@ -178,11 +193,11 @@ class Opener:
             if isinstance(answer, BaseException):
                 raise answer
 
-    def _opening(self, stage: str, config: SessionConfig, resume_after: Mapping[str, int]) -> pb.Open:
+    def _opening(self, stage: str, config: SessionConfig, resume_after: Mapping[str, int], recap: Recap | None = None) -> pb.Open:
         opening = pb.Open(
             stage=stage,
             contract_version=CONTRACT_VERSION,
-            config_json=stage_config_json(stage, config),
+            config_json=stage_config_json(self._graph, stage, config, recap),
             edges=self._graph.edges(stage),
             resume_after=resume_after,
         )

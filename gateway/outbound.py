@@ -16,6 +16,12 @@ class Frame(NamedTuple):
     kind: str
     skipped: str = ""
     """What leaves in its place when it is muted, for clients that count; empty: nothing."""
+    is_stand_in: bool = False
+    """It leaves in the place of muted sound, once the response's end is settled."""
+
+    @property
+    def is_sound(self) -> bool:
+        return bool(self.response_id) and not self.is_stand_in
 
 
 class Outbound:
@@ -57,10 +63,10 @@ class Outbound:
         if self._ended:
             return True
         if frame.response_id and frame.response_id in self._muted:
-            frame = _muted(frame)
+            frame = _stand_in(frame)
             if not frame.text:
                 return True
-        if self._bytes + len(frame.text) > self._max + (0 if frame.response_id else self.RESERVE_BYTES):
+        if self._bytes + len(frame.text) > self._max + (0 if frame.is_sound else self.RESERVE_BYTES):
             return False
         self._frames.append(frame)
         self._bytes += len(frame.text)
@@ -68,16 +74,21 @@ class Outbound:
         return True
 
     def mute(self, response_id: str) -> None:
-        """Nothing of this response's sound leaves any more; everything else keeps its place."""
+        """Nothing of this response's sound leaves any more; everything else keeps its place.
+
+        What tells a client that counts of it waits until `settle`, and all behind it: were this process gone before, somebody else would
+        replay the sound.
+        """
         self._muted.add(response_id)
         if any(frame.response_id == response_id for frame in self._frames):
-            told = (_muted(frame) if frame.response_id == response_id else frame for frame in self._frames)
+            told = (_stand_in(frame) if frame.response_id == response_id else frame for frame in self._frames)
             self._frames = deque(frame for frame in told if frame.text)
             self._bytes = sum(len(frame.text) for frame in self._frames)
 
-    def forget(self, response_id: str) -> None:
-        """The response has had its terminal: no frame of it will come."""
+    def settle(self, response_id: str) -> None:
+        """The response's end was committed: nobody will replay its muted sound, and no frame of it will come."""
         self._muted.discard(response_id)
+        self._wake.set()
 
     def end(self) -> None:
         """After what is queued, nothing comes."""
@@ -85,7 +96,7 @@ class Outbound:
         self._wake.set()
 
     async def get(self) -> Frame | None:
-        while not self._frames:
+        while not self._frames or self._frames[0].response_id in self._muted:
             if self._ended:
                 return None
             self._wake.clear()
@@ -98,5 +109,5 @@ class Outbound:
         return len(self._frames)
 
 
-def _muted(frame: Frame) -> Frame:
-    return Frame(frame.skipped, "", 0.0, "Skipped")
+def _stand_in(frame: Frame) -> Frame:
+    return frame if frame.is_stand_in else Frame(frame.skipped, frame.response_id, 0.0, "Skipped", is_stand_in=True)

@@ -1,9 +1,13 @@
-"""The pulse of the replicas that this gateway's sessions use: one that falls silent, or whose engine stands still, is lost at once."""
+"""The pulse of the replicas that this gateway's sessions use.
+
+One that falls silent, at whose address nobody listens any more, or whose engine stands still is lost at once; one that drains says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import grpc
 import structlog
@@ -19,18 +23,29 @@ OWN_STALL_S = 0.25
 """A timeout that fires so late tells of this process, not of the replica."""
 
 
+REFUSED = ("connection refused", "no such file or directory")
+"""How gRPC tells that nobody listens at an address (of a socket file: any more), in whatever case."""
+
+
+class _Care(NamedTuple):
+    stage: str
+    lost: Callable[[str], None]
+    draining: Callable[[], None]
+
+
 class PulseWatch:
     """Watches each address while somebody cares for it."""
 
     def __init__(self, stub: Callable[[str], stage_pb2_grpc.StageStub], gateway_id: str, timeout_s: float, engine_timeout_s: float) -> None:
         self._stub, self._gateway_id = stub, gateway_id
         self._timeout_s, self._engine_timeout_ms = timeout_s, engine_timeout_s * 1000
-        self._cares: dict[str, dict[object, tuple[str, Callable[[str], None]]]] = {}
+        self._cares: dict[str, dict[object, _Care]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def care(self, address: str, key: object, stage: str, lost: Callable[[str], None]) -> None:
-        """Call `lost(why)` when the replica at this address, or this stage's engine there, stands still."""
-        self._cares.setdefault(address, {})[key] = (stage, lost)
+    def care(self, address: str, key: object, stage: str, lost: Callable[[str], None], draining: Callable[[], None] = lambda: None) -> None:
+        """Call `lost(why)` when the replica at this address, or this stage's engine there, stands still; `draining()` at each beat of a
+        replica that wants to be rid of its sessions."""
+        self._cares.setdefault(address, {})[key] = _Care(stage, lost, draining)
         if address not in self._tasks:
             self._tasks[address] = asyncio.create_task(self._watch(address), name=f"pulse {address}")
 
@@ -53,8 +68,8 @@ class PulseWatch:
             why = await self._until_silent(address)
             log.warning("replica lost its pulse", address=address, why=why)
             metrics.PULSES_LOST.inc()
-            for _, lost in list(self._cares.get(address, {}).values()):
-                lost(why)
+            for care in list(self._cares.get(address, {}).values()):
+                care.lost(why)
             await asyncio.sleep(self._timeout_s)
 
     async def _until_silent(self, address: str) -> str:
@@ -74,6 +89,8 @@ class PulseWatch:
                     return "frozen"
                 ends = loop.time() + self._timeout_s  # it was this process that stood still: beats may wait to be read
             except grpc.aio.AioRpcError as failure:
+                if _nobody_listens(failure):
+                    return "gone"
                 if loop.time() >= ends:
                     return str(failure.code().name).lower()
             finally:
@@ -84,6 +101,14 @@ class PulseWatch:
 
     def _judge(self, address: str, beat: pb.PulseResponse) -> None:
         ages = {stage.stage: stage.engine_age_ms for stage in beat.stages}
-        for stage, lost in list(self._cares.get(address, {}).values()):
-            if ages.get(stage, 0) > self._engine_timeout_ms:
-                lost("engine stands still")
+        for care in list(self._cares.get(address, {}).values()):
+            if ages.get(care.stage, 0) > self._engine_timeout_ms:
+                care.lost("engine stands still")
+            elif beat.draining:
+                care.draining()
+
+
+def _nobody_listens(failure: grpc.aio.AioRpcError) -> bool:
+    """The process is gone: a network that fails does not answer so."""
+    details = (failure.details() or "").lower()
+    return failure.code() == grpc.StatusCode.UNAVAILABLE and any(each in details for each in REFUSED)

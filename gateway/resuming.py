@@ -22,7 +22,7 @@ from .conversation.checkpoint import UnreadableCheckpoint, restore
 from .conversation.commands import Resume, StageAttached
 from .conversation.config import SessionConfig
 from .conversation.errors import Refusal
-from .conversation.failover import input_position
+from .conversation.failover import frames_position, input_position, is_rolled_back
 from .conversation.limits import Limits
 from .conversation.session import Conversation
 from .graph import Graph
@@ -32,16 +32,21 @@ from .stages import StageRefused
 
 log = structlog.get_logger()
 FROM_THE_END = 2**53
+Replay = list[tuple[int, events.Event | None]]
 
 
 class ResumeAsk(msgspec.Struct, frozen=True):
-    """What a client shows to have its session back. after_seq None: it did not count, and wants nothing again."""
+    """What a client shows to have its session back.
+
+    after_seq: how many events it has, those that came without a number counted in the places that they took; None: it did not count, and
+    wants nothing again.
+    """
 
     session_id: str
     token: str
     after_seq: int | None
     resends: bool = True
-    """It sends its input again from where it is told; a stock client does not."""
+    """It is ours: it sends its input again from where it is told, and is told of what is lost. A stock client is not."""
 
     def __repr__(self) -> str:
         return f"ResumeAsk({self.session_id!r}, after_seq={self.after_seq})"
@@ -53,17 +58,18 @@ class Taken:
 
     opened: Opened
     conversation: Conversation
-    replay: list[tuple[int, events.Event | None]]
+    replay: Replay
     """None: sound of a reply that was broken off, which nobody is to hear any more."""
     resume: Resume
     last_seq: int
     gap: bool
+    """Events below the replay are kept no more."""
     config: SessionConfig
     client_seq: int
     input_samples: int
     """Of the client's audio, what every stage that hears has."""
-    rolled_back: bool = False
-    """The client has events that the store forgot: the journal begins anew above them."""
+    input_frames: int
+    """Of its camera frames, what every stage that sees has."""
 
 
 class Resumer:
@@ -90,14 +96,25 @@ class Resumer:
             log.error("checkpoint not readable", session=ask.session_id, why=type(failure).__name__)
             raise Refusal("session_resume_expired") from failure
         opened = Opened(ask.session_id, tenant, taken.lease, taken.lease.attachment, {}, dict(record.placements), token)
-        resume = msgspec.structs.replace(await self._attach(opened, conversation), resends=ask.resends)
+        resume = await self._attach(opened, conversation, ask)
         crash.here("after_attach")
+        known = ask.after_seq or 0
+        gap = ask.after_seq is not None and known < record.first_kept_seq - 1
         replay = list(_replayed(stored.journal, ask.after_seq))
-        gap = taken.gap and ask.after_seq is not None
-        rolled_back = ask.after_seq is not None and ask.after_seq > record.last_seq
-        last_seq = conversation.state.seq = max(conversation.state.seq, record.last_seq, ask.after_seq or 0)
-        client_seq, input_samples = conversation.state.client_seq, input_position(conversation, resume)
-        return Taken(opened, conversation, replay, resume, last_seq, gap, conversation.config, client_seq, input_samples, rolled_back)
+        if gap and ask.resends:
+            gap, replay = _told_once(replay, is_rolled_back(conversation, resume))
+        return Taken(
+            opened,
+            conversation,
+            replay,
+            resume,
+            last_seq=max(conversation.state.seq, known),
+            gap=gap,
+            config=conversation.config,
+            client_seq=conversation.state.client_seq,
+            input_samples=input_position(conversation, resume),
+            input_frames=frames_position(conversation, resume),
+        )
 
     async def _take(self, ask: ResumeAsk, tenant: str, holder_id: str, token: str) -> TakenOver:
         after = FROM_THE_END if ask.after_seq is None else ask.after_seq
@@ -116,7 +133,7 @@ class Resumer:
         except ReplayGap:
             return await take(accept_gap=True)
 
-    async def _attach(self, opened: Opened, conversation: Conversation) -> Resume:
+    async def _attach(self, opened: Opened, conversation: Conversation, ask: ResumeAsk) -> Resume:
         """All stages at once; one that does not answer in time, or does not know the session, is lost."""
         state = conversation.state
         opened.links.update({stage: self._opener.link(opened, stage, state.bases.get(stage, 0)) for stage in opened.placements})
@@ -143,7 +160,15 @@ class Resumer:
                 lost.append(stage)
         for stage in (*lost, *state.lost):
             await opened.links.pop(stage).abandon()
-        return Resume(tuple(attached), tuple(lost))
+        return Resume(tuple(attached), tuple(lost), resends=ask.resends, known_seq=ask.after_seq or 0)
+
+
+def _told_once(replay: Replay, is_rolled_back: bool) -> tuple[bool, Replay]:
+    """Whether the gap before the replay is told, and the replay: a resync that is in it, or about to be told, says it all."""
+    told = next((at for at, (_, event) in enumerate(replay) if isinstance(event, events.ResyncRequired)), None)
+    if told is not None:
+        return False, replay[told:]
+    return (False, []) if is_rolled_back else (True, replay)
 
 
 def _replayed(journal: list[Entry], after_seq: int | None) -> Iterator[tuple[int, events.Event | None]]:

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .conversation.limits import Limits
 from .graph import DialogOptions, Profile
-from .stages import Tls
+from .pool import Tls
 
 MIB = 1024 * 1024
 
@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     max_output_bytes: int = Field(2 * MIB, ge=4096)
     """Rendered events waiting for a slow reader; one more closes the session."""
     max_items: int = Field(2000, ge=1)
+    max_image_bytes: int = Field(200 * 1024, ge=1024, le=250 * 1024)
+    """File of one picture; a stage takes it in one append."""
+    max_unit_frames: int = Field(4, ge=0, le=64)
     transcript_timeout_ms: int = Field(8000, ge=1)
     first_output_timeout_ms: int = Field(15_000, ge=1)
     stall_timeout_ms: int = Field(2000, ge=1)
@@ -43,6 +46,8 @@ class Settings(BaseSettings):
     """Longest wait for a free place before an upgrade is refused."""
     replace_wait_ms: int = Field(2000, ge=0)
     """Longest wait for a place on another replica of a lost stage."""
+    stay_ms: int = Field(1000, ge=10)
+    """A stage whose replica drains while no other has room stays there, and looks for a place again after so long."""
     attach_timeout_ms: int = Field(500, ge=1)
     """At a takeover, per stage; all at once."""
     resume_timeout_ms: int = Field(10_000, ge=1)
@@ -64,6 +69,8 @@ class Settings(BaseSettings):
     ws_ping_interval_s: float = Field(20.0, gt=0)
     ws_ping_timeout_s: float = Field(20.0, gt=0)
     gateway_beat_s: float = Field(5.0, gt=0)
+    lease_margin_ms: int = Field(500, ge=0)
+    """A process that did not hear of its leases for their time to live less this says nothing before it has asked the store again."""
 
     tls_certificate: Path | None = None
     """PEM chain shown to stages; with tls_key and tls_ca the channels to them are mTLS."""
@@ -93,6 +100,7 @@ class Settings(BaseSettings):
             max_item_chars=dialog.max_text_chars,
             max_pending_input_bytes=self.max_pending_input_bytes,
             max_items=self.max_items,
+            max_unit_frames=self.max_unit_frames,
             transcript_timeout_ms=self.transcript_timeout_ms,
             update_timeout_ms=self.update_timeout_ms,
             first_output_timeout_ms=self.first_output_timeout_ms,

@@ -1,4 +1,4 @@
-"""The one stage client: a stream for each (session, stage), over one channel a replica.
+"""The one stage client: a stream for each (session, stage), all of a replica carried by one call.
 
 The end of a stream is not the end of a session: the link attaches again, learns the stage's watermarks, and sends again what they do
 not cover.
@@ -10,36 +10,26 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable
 
 import grpc
 import structlog
 from parley_stage.v1 import stage_pb2 as pb
-from parley_stage.v1 import stage_pb2_grpc
 
 from . import metrics, translate
+from .carrier import Stream
 from .conversation.commands import Command, StageAttached, StageLost
 from .conversation.effects import Grant, Order, Relay
+from .pool import Replica
+from .unaccepted import Sending, Unaccepted, commits, sending
 
 CONTRACT_VERSION = 1
 ATTACH_TRIES = 3
 ATTACH_TIMEOUT_S = 0.5
-ACK_INTERVAL_S = 0.5
-"""Longest wait before a stage hears which of its outputs it may forget."""
+REST_S = 0.1
+"""Between two attaches of a stage whose stream ends again and again."""
 COMMIT_LAG_BYTES = 1024 * 1024
 """Client audio that may be on its way to a stage when a commit follows it: with more, the stage may yet turn some of it back."""
-CHANNEL_OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),  # else its default of 60 s wins over keepalive_timeout
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", 1024 * 1024),
-]
 log = structlog.get_logger()
 
 
@@ -51,101 +41,34 @@ class StageRefused(Exception):
         self.stage, self.code, self.message = stage, code, message
 
 
-class Tls(NamedTuple):
-    """PEM bytes with which the gateway shows itself to stages, and the name that their certificates bear (pods are dialled by address)."""
-
-    certificate: bytes
-    key: bytes
-    ca: bytes
-    server_name: str
-
-
-class StagePool:
-    """Channels to replicas, one an address. With `tls` they are mutually authenticated, without it in the clear."""
-
-    def __init__(self, tls: Tls | None = None) -> None:
-        self._tls = tls
-        self._channels: dict[str, grpc.aio.Channel] = {}
-
-    def stub(self, address: str) -> stage_pb2_grpc.StageStub:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = self._dial(address)
-        return stage_pb2_grpc.StageStub(channel)  # type: ignore[no-untyped-call]
-
-    def _dial(self, address: str) -> grpc.aio.Channel:
-        if self._tls is None:
-            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.certificate)
-        named = [("grpc.ssl_target_name_override", self._tls.server_name)] if self._tls.server_name else []
-        return grpc.aio.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, *named])
-
-    async def close(self) -> None:
-        channels, self._channels = self._channels, {}
-        await asyncio.gather(*(channel.close() for channel in channels.values()))
-
-
-@dataclass(slots=True)
-class _Unaccepted:
-    """Sent appends and orders that the stage has not confirmed, in order of sending."""
-
-    sent: deque[tuple[pb.ToStage, int]] = field(default_factory=deque)
-    """Each with its size: to measure a message is to encode it."""
-    size: int = 0
-
-    def add(self, message: pb.ToStage) -> None:
-        size = message.ByteSize()
-        self.sent.append((message, size))
-        self.size += size
-
-    def trim(self, marks: pb.Watermarks) -> None:
-        edges = marks.edges
-        while self.sent and _covered(self.sent[0][0], edges, marks.command_number):
-            self.size -= self.sent.popleft()[1]
-
-    def before(self, message: pb.ToStage) -> int:
-        """Bytes of what was sent before it; 0 when it was accepted meanwhile."""
-        total = 0
-        for each, size in self.sent:
-            if each is message:
-                return total
-            total += size
-        return 0
-
-
-def _covered(message: pb.ToStage, edges: Mapping[str, int], command_number: int) -> bool:
-    # the number of an order that was turned back lies below the highest obeyed one: on an edge only positions tell
-    if message.HasField("append"):
-        return message.append.position <= edges.get(message.append.edge, 0)
-    return message.command_number <= command_number
-
-
-def _commits(message: pb.ToStage) -> bool:
-    return message.append.payload.control.kind == pb.Control.KIND_COMMIT
-
-
 class StageLink:
     """One stage of one session."""
 
-    def __init__(self, stage: str, stub: stage_pb2_grpc.StageStub, authority: pb.Authority, base: int = 0) -> None:
+    def __init__(self, stage: str, replica: Replica, authority: pb.Authority, base: int = 0) -> None:
         """`base`: output positions that earlier placements of the stage used up; the core counts on from there."""
         self.stage, self.authority, self.base = stage, authority, base
-        self._stub = stub
+        self._replica = replica
         self._put: Callable[[Command, float], None] = lambda command, at: None
         self._stale: Callable[[], None] = lambda: None
-        self._call: grpc.aio.StreamStreamCall | None = None
-        self._queue: deque[tuple[pb.ToStage, float]] = deque()
-        self._wake = asyncio.Event()
-        self._unaccepted = _Unaccepted()
+        self._stream: Stream | None = None
+        self._first: Sending | None = None
+        self._answer: asyncio.Future[pb.FromStage | None] | None = None
+        self._early: list[tuple[pb.FromStage, float]] | None = []
+        """What the stage says before somebody listens; None once somebody does."""
+        self._flows = False
+        """The stage holds the session for this stream: what waits may go."""
+        self._queue: deque[Sending] = deque()
+        self._unaccepted = Unaccepted()
         self._progress = asyncio.Event()
         self._granted_ms = 0
         self._received = 0
         self._turned_back = False
         self._acked = 0
-        self._ack_timer: asyncio.TimerHandle | None = None
+        self._owes_ack = False
         self._closing = False
         self._closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
+        self._attached_at = 0.0
+        self._returning: asyncio.Task[None] | None = None
 
     @property
     def pending_bytes(self) -> int:
@@ -161,35 +84,18 @@ class StageLink:
 
     async def open(self, opening: pb.Open, timeout_s: float) -> None:
         """Reserve the slot. Raises StageRefused; nothing is held then as far as the stage could say so."""
-        call = self._stub.Converse()
-        message = pb.ToStage(authority=self.authority, open=opening)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await call.write(message)
-                answer = await call.read()
-        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as failure:
-            call.cancel()
-            raise StageRefused(self.stage, "UNAVAILABLE", type(failure).__name__) from failure
-        if answer is grpc.aio.EOF or answer.WhichOneof("event") != "opened":
-            call.cancel()
+        answer = await self._begin(pb.ToStage(authority=self.authority, open=opening), timeout_s)
+        if answer is None or answer.WhichOneof("event") != "opened":
+            self._leave()
             raise _refused(self.stage, answer)
-        self._call = call
 
     async def attach(self, consumed: int, timeout_s: float) -> StageAttached:
         """Take the session over; `consumed` is a position of the core. Raises StageRefused: the stage is lost to us."""
         self._received = max(0, consumed - self.base)
-        call = self._stub.Converse()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await call.write(self._attach_message())
-                answer = await call.read()
-        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as failure:
-            call.cancel()
-            raise StageRefused(self.stage, "UNAVAILABLE", type(failure).__name__) from failure
-        if answer is grpc.aio.EOF or answer.WhichOneof("event") != "attached":
-            call.cancel()
+        answer = await self._begin(self._attach_message(), timeout_s)
+        if answer is None or answer.WhichOneof("event") != "attached":
+            self._leave()
             raise _refused(self.stage, answer)
-        self._call = call
         marks = answer.attached.watermarks
         first_kept = self.base + answer.attached.first_kept
         return StageAttached(self.stage, answer.attached.epoch, dict(marks.edges), marks.command_number, first_kept)
@@ -197,42 +103,41 @@ class StageLink:
     def listen(self, put: Callable[[Command, float], None], stale: Callable[[], None]) -> None:
         """From now on what the stage says goes into this mailbox; `stale` is called when it says that another gateway has the session."""
         self._put, self._stale = put, stale
-        self._task = asyncio.create_task(self._run(), name=f"stage {self.stage}")
+        early, self._early = self._early or [], None
+        for message, at in early:
+            self._receive(message, at)
+        self._flows = True
+        self._attached_at = time.monotonic()
+        if self._stream is not None:
+            self._stream.wake()
+        else:
+            self._go_back()
 
     def relay(self, effect: Relay, at: float) -> None:
-        message = translate.relay(effect)
-        message.authority.CopyFrom(self.authority)
-        self._unaccepted.add(message)
-        self._send(message, at)
+        self._send_until_accepted(translate.relay(effect, self.authority), at)
 
     def order(self, effect: Order, at: float) -> None:
-        message = translate.order(effect)
-        message.authority.CopyFrom(self.authority)
-        self._unaccepted.add(message)
-        self._send(message, at)
+        self._send_until_accepted(translate.order(effect, self.authority), at)
 
     def grant(self, effect: Grant) -> None:
         self._granted_ms = max(self._granted_ms, effect.granted_ms)
-        self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
+        self._send(self._credit())
 
     def ack(self, position: int) -> None:
         """Told a moment later, so that one word stands for all that was consumed meanwhile."""
         self._acked = position - self.base
-        if self._ack_timer is None and self._acked > 0:
-            self._ack_timer = asyncio.get_running_loop().call_later(ACK_INTERVAL_S, self._tell_acked)
-
-    def _tell_acked(self) -> None:
-        self._ack_timer = None
-        self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=self._acked)), 0.0)
+        if not self._owes_ack and self._acked > 0:
+            self._owes_ack = True
+            if self._stream is not None:
+                self._stream.later()
 
     async def close(self, reason: str, timeout_s: float) -> bool:
         """True when the stage confirmed that the slot is free."""
         self._closing = True
-        if self._task is None:
-            if self._call is not None:
-                self._call.cancel()
+        if self._early is not None:
+            self._leave()
             return await self.release(reason, timeout_s)
-        self._send(pb.ToStage(authority=self.authority, close=pb.Close(reason=reason)), 0.0)
+        self._send(pb.ToStage(authority=self.authority, close=pb.Close(reason=reason)))
         confirmed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -244,16 +149,21 @@ class StageLink:
         """Free the session without a stream."""
         request = pb.ReleaseRequest(authority=self.authority, stage=self.stage, reason=reason)
         try:
-            answer = await self._stub.Release(request, timeout=timeout_s)
+            answer = await self._replica.stub.Release(request, timeout=timeout_s)
         except grpc.aio.AioRpcError:
             return False
         return not answer.HasField("error")
 
     async def abandon(self) -> None:
         """Let go of the stream and nothing else: the session is another gateway's now, or the stage is lost."""
+        self.hush()
+        await self._stop()
+
+    def hush(self) -> None:
+        """At once nothing more leaves, and nothing more is heard."""
         self._closing = True
         self._stream_over(confirmed=False)
-        await self._stop()
+        self._leave()
 
     def lost(self, why: str) -> None:
         """The replica does not answer any more: not waited for."""
@@ -263,76 +173,88 @@ class StageLink:
             self._put(StageLost(self.stage, why), time.perf_counter())
 
     async def _stop(self) -> None:
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._call is not None:
-            self._call.cancel()
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.gather(self._returning, return_exceptions=True)
+        self._leave()
 
     # the stream
 
-    def _send(self, message: pb.ToStage, at: float) -> None:
-        self._queue.append((message, at))
-        self._wake.set()
+    def next(self) -> Sending | None:
+        """What goes to the stage next; None: nothing for now."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if self._flows and self._queue and not self._must_wait(self._queue[0].message):
+            return self._queue.popleft()
+        return None
 
-    async def _run(self) -> None:
-        while True:
-            assert self._call is not None
-            writer = asyncio.create_task(self._write(self._call))
-            try:
-                await self._read(self._call)
-            finally:
-                writer.cancel()
-            if self._closing or not await self._attach():
-                self._stream_over(confirmed=False)
-                if not self._closing:
-                    self._put(StageLost(self.stage, "unreachable"), time.perf_counter())
-                return
+    def due(self) -> None:
+        """The stage is to hear what it may forget."""
+        if self._owes_ack:
+            self._owes_ack = False
+            self._send(pb.ToStage(authority=self.authority, ack=pb.Ack(position=self._acked)))
 
-    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
-        try:
-            while True:
-                while self._queue and not self._must_wait(self._queue[0][0]):
-                    message, at = self._queue.popleft()
-                    await call.write(message)
-                    if at:
-                        metrics.TO_STAGE.observe(time.perf_counter() - at)
-                self._wake.clear()
-                await self._wake.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the reader meets the end of the stream, too, and decides
+    def receive(self, message: pb.FromStage, at: float) -> None:
+        """The stage said this; `at`: perf_counter."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(message)
+        elif self._early is not None:
+            self._early.append((message, at))
+        else:
+            self._receive(message, at)
+
+    def ended(self) -> None:
+        """The stream is over: by the stage's will, or with all that it was carried with."""
+        self._stream, self._flows = None, False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
+        elif self._early is None and self._returning is None:
+            self._go_back()
+
+    def _leave(self) -> None:
+        stream, self._stream, self._flows = self._stream, None, False
+        if stream is not None:
+            stream.leave()
+
+    def _send_until_accepted(self, message: pb.ToStage, at: float) -> None:
+        each = sending(message, at)
+        self._unaccepted.add(each)
+        self._queue.append(each)
+        self._wake()
+
+    def _send(self, message: pb.ToStage) -> None:
+        self._queue.append(sending(message))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._stream is not None:
+            self._stream.wake()
+
+    def _credit(self) -> pb.ToStage:
+        return pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms))
 
     def _must_wait(self, message: pb.ToStage) -> bool:
         """A commit travels on another edge than the audio that it bounds, and must not overtake it."""
         if not self._turned_back and self._unaccepted.size <= COMMIT_LAG_BYTES:
             return False
-        return _commits(message) and (self._turned_back or self._unaccepted.before(message) > COMMIT_LAG_BYTES)
-
-    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
-        while True:
-            try:
-                message = await call.read()
-            except grpc.aio.AioRpcError as failure:
-                log.warning("stage stream failed", stage=self.stage, session=self.authority.session_id, code=failure.code().name)
-                return
-            if message is grpc.aio.EOF:
-                return
-            self._receive(message, time.perf_counter())
+        return commits(message) and (self._turned_back or self._unaccepted.before(message) > COMMIT_LAG_BYTES)
 
     def _receive(self, message: pb.FromStage, at: float) -> None:
-        if self._closing and message.WhichOneof("event") != "closed":
+        kind = message.WhichOneof("event")
+        if self._closing and kind != "closed":
             return  # a lost stage that still speaks would use up positions of its successor
-        match message.WhichOneof("event"):
+        match kind:
             case "chunk":
                 if message.chunk.position > self._received:
                     self._received = message.chunk.position
                     self._put(translate.chunk(self.stage, message.chunk, self.base), at)
+            case "unit_done":
+                self._put(translate.unit(self.stage, message.unit_done), at)
             case "accepted":
                 self._unaccepted.trim(message.accepted.watermarks)
                 self._progress.set()
-                self._wake.set()
+                self._wake()
                 self._put(translate.accepted(self.stage, message.accepted.watermarks), at)
             case "updated":
                 self._put(translate.updated(self.stage, message.updated), at)
@@ -366,29 +288,60 @@ class StageLink:
 
     def _resend(self) -> None:
         """All that is not accepted goes out again, in the order in which it first did; the stage drops what it has by then."""
-        rest = [(message, at) for message, at in self._queue if message.WhichOneof("command") in ("credit", "ack", "close")]
-        self._queue = deque([*rest, *((message, 0.0) for message, _ in self._unaccepted.sent)])
-        self._wake.set()
+        rest = [each for each in self._queue if each.message.WhichOneof("command") in ("credit", "ack", "close")]
+        self._queue = deque([*rest, *(each._replace(at=0.0) for each in self._unaccepted.sent)])
+        self._wake()
+
+    async def _begin(self, first: pb.ToStage, timeout_s: float) -> pb.FromStage | None:
+        """The answer to the first message of a new stream; None when there is none in time, and then no stream."""
+        self._first, self._answer = sending(first), asyncio.get_running_loop().create_future()
+        try:
+            self._stream = self._replica.carrier().board(self)
+            async with asyncio.timeout(timeout_s):
+                return await self._answer
+        except TimeoutError:
+            self._leave()
+            return None
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            self._first = self._answer = None
+
+    def _go_back(self) -> None:
+        if self._closing:
+            self._stream_over(confirmed=False)
+        else:
+            self._returning = asyncio.create_task(self._go_back_to_it(), name=f"stage {self.stage}")
+
+    async def _go_back_to_it(self) -> None:
+        """Until the stage has the session on a new stream, or says that it has it no more, or says nothing."""
+        try:
+            while self._stream is None:
+                await asyncio.sleep(self._attached_at + REST_S - time.monotonic())
+                if self._closing or not await self._attach():
+                    self._stream_over(confirmed=False)
+                    if not self._closing:
+                        self._put(StageLost(self.stage, "unreachable"), time.perf_counter())
+                    return
+        finally:
+            self._returning = None
 
     async def _attach(self) -> bool:
         """Take the session up again on a new stream; False when the stage does not hold it or does not answer."""
-        attach = self._attach_message()
         for attempt in range(ATTACH_TRIES):
-            call = self._stub.Converse()
-            try:
-                async with asyncio.timeout(ATTACH_TIMEOUT_S):
-                    await call.write(attach)
-                    answer = await call.read()
-            except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                call.cancel()
+            answer = await self._begin(self._attach_message(), ATTACH_TIMEOUT_S)
+            if self._closing:
+                return False
+            if answer is None:
                 await asyncio.sleep(0.1 * (attempt + 1))
                 continue
-            if answer is grpc.aio.EOF or answer.WhichOneof("event") != "attached":
-                call.cancel()
-                if isinstance(answer, pb.FromStage) and answer.WhichOneof("event") == "error":
+            if answer.WhichOneof("event") != "attached":
+                self._leave()
+                if answer.WhichOneof("event") == "error":
                     self._refused_again(answer.error)
                 return False
-            self._take_up(call, answer.attached)
+            self._take_up(answer.attached)
             return True
         return False
 
@@ -401,16 +354,18 @@ class StageLink:
         attach = pb.Attach(stage=self.stage, contract_version=CONTRACT_VERSION, consumed=self._received)
         return pb.ToStage(authority=self.authority, attach=attach)
 
-    def _take_up(self, call: grpc.aio.StreamStreamCall, attached: pb.Attached) -> None:
-        self._call = call
+    def _take_up(self, attached: pb.Attached) -> None:
         self._unaccepted.trim(attached.watermarks)
-        self._turned_back = False
+        self._progress.set()
+        self._turned_back, self._flows = False, self._stream is not None
+        self._attached_at = time.monotonic()
         self._resend()
-        self._send(pb.ToStage(authority=self.authority, credit=pb.Credit(granted_ms=self._granted_ms)), 0.0)
+        self._send(self._credit())
+        self.due()
         metrics.REATTACHES.labels(self.stage).inc()
 
 
-def _refused(stage: str, answer: object) -> StageRefused:
-    if isinstance(answer, pb.FromStage) and answer.WhichOneof("event") == "error":
+def _refused(stage: str, answer: pb.FromStage | None) -> StageRefused:
+    if answer is not None and answer.WhichOneof("event") == "error":
         return StageRefused(stage, pb.StageError.Code.Name(answer.error.code).removeprefix("CODE_"), answer.error.message)
-    return StageRefused(stage, "UNAVAILABLE", "the stream ended")
+    return StageRefused(stage, "UNAVAILABLE", "no answer")

@@ -17,6 +17,7 @@ from .conversation.commands import (
     StageAccepted,
     StageChunk,
     StageFailed,
+    StageUnit,
     StageUpdated,
     TextOut,
     ToolOut,
@@ -48,8 +49,8 @@ def audio_format(fmt: AudioFormat) -> pb.AudioFormat:
     return pb.AudioFormat(encoding=_ENCODINGS[fmt.encoding], sample_rate_hz=fmt.rate)
 
 
-def relay(effect: fx.Relay) -> pb.ToStage:
-    message = pb.ToStage(label=pb.Label(epoch=effect.epoch, turn=effect.turn, response_id=effect.response_id))
+def relay(effect: fx.Relay, authority: pb.Authority) -> pb.ToStage:
+    message = pb.ToStage(authority=authority, label=pb.Label(epoch=effect.epoch, turn=effect.turn, response_id=effect.response_id))
     append, payload = message.append, effect.payload  # filled in place: to hand a message over would copy its audio
     append.edge, append.position, append.previous, append.lane = effect.edge, effect.position, effect.previous, _LANES[effect.lane]
     append.input_generation, append.config_generation, append.last = effect.input_generation, effect.config_generation, effect.last
@@ -57,13 +58,16 @@ def relay(effect: fx.Relay) -> pb.ToStage:
         audio = append.payload.audio
         audio.format.CopyFrom(audio_format(payload.format))
         audio.data, audio.samples, audio.start_sample = payload.data, payload.samples, payload.start_sample
+    elif isinstance(payload, fx.InputImage):
+        image = append.payload.image
+        image.media_type, image.data, image.t_ms, image.max_slices = payload.media_type, payload.data, payload.t_ms, payload.max_slices
     elif payload is not None:
         append.payload.CopyFrom(payload)
     return message
 
 
-def order(effect: fx.Order) -> pb.ToStage:
-    message = pb.ToStage(command_number=effect.number, label=pb.Label(epoch=effect.epoch))
+def order(effect: fx.Order, authority: pb.Authority) -> pb.ToStage:
+    message = pb.ToStage(authority=authority, command_number=effect.number, label=pb.Label(epoch=effect.epoch))
     body = effect.body
     match body:
         case fx.CancelOrder():
@@ -94,6 +98,11 @@ def _fill(append: pb.Append, label: pb.Label, body: fx.OrderBody) -> None:
             append.lane = pb.LANE_INPUT
             append.input_generation = body.input_generation
             append.payload.control.kind = pb.Control.KIND_CLEAR
+        case fx.ContinueOrder():
+            append.lane = pb.LANE_INPUT
+            append.input_generation = body.input_generation
+            label.epoch, label.turn = body.epoch, body.turn
+            append.payload.control.CopyFrom(pb.Control(kind=pb.Control.KIND_CONTINUE, start_ms=body.end_ms))
         case fx.PromptOrder():
             append.lane = pb.LANE_RESPONSE
             append.last = True
@@ -125,11 +134,13 @@ def chunk(stage: str, message: pb.Chunk, base: int = 0) -> StageChunk:
         last=message.last,
         finish=_finish(message.finish) if message.HasField("finish") else None,
         wire=payload,
+        turn=message.label.turn,
     )
 
 
 def _finish(finish: pb.Finish) -> FinishOut:
-    return FinishOut(_FINISHES.get(finish.reason, "stop"), finish.input_tokens, finish.output_tokens, finish.error.message)
+    reason, error = _FINISHES.get(finish.reason, "stop"), finish.error
+    return FinishOut(reason, finish.input_tokens, finish.output_tokens, error.message, error.param)
 
 
 def _output(payload: pb.Payload) -> Output | None:
@@ -153,6 +164,10 @@ def _output(payload: pb.Payload) -> Output | None:
             return None
         case _:
             return OpaqueOut(kind)
+
+
+def unit(stage: str, done: pb.UnitDone) -> StageUnit:
+    return StageUnit(stage, done.unit)
 
 
 def accepted(stage: str, marks: pb.Watermarks) -> StageAccepted:

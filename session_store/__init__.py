@@ -23,7 +23,7 @@ from session_store.errors import (
     TenantLimit,
 )
 from session_store.journal import Entry
-from session_store.lease import Lease
+from session_store.lease import Lease, Renewed
 from session_store.placement import Placement
 from session_store.record import Record, Stored
 from session_store.registry import Gateway, Orphan, Replica, ReplicaBeat, StageLoad, StageOffer
@@ -46,6 +46,7 @@ __all__ = [
     "Quarantined",
     "Reaped",
     "Record",
+    "Renewed",
     "ReplayGap",
     "Replica",
     "ReplicaBeat",

@@ -17,9 +17,11 @@ from session_store.settings import StoreSettings
 class Commit(msgspec.Struct, frozen=True):
     """What one turn of an actor writes, all or nothing.
 
-    `entries` are (head, payload) of server events numbered from `first_seq` without a gap; `hot` is the small part of the checkpoint;
+    `entries` are (head, payload) of server events numbered from `first_seq` without a gap (with none of them, it is the next one's number:
+    what is written continues the last commit, or nothing is); `hot` is the small part of the checkpoint;
     `fields` sets (bytes) or deletes (None) other parts. `acked_seq`: the client has all events up to it, they are dropped. `active`
     puts off the idle deadline. `replace` starts a new checkpoint and journal at `first_seq`. `placements` replaces the record's.
+    `number` counts the commits of a lease from 1: each is written once, however often it comes, and none after a later one (0: uncounted).
     """
 
     lease: Lease
@@ -31,6 +33,7 @@ class Commit(msgspec.Struct, frozen=True):
     active: bool = True
     replace: bool = False
     placements: Mapping[str, Placement] | None = None
+    number: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ def commit_call(commit: Commit, settings: StoreSettings) -> tuple[Call, int]:
         *(settings.key_ttl_ms, commit.lease.attachment, commit.lease.holder_id, settings.lease_ttl_ms),
         *(settings.journal_max_age_ms, settings.journal_max_bytes, commit.acked_seq, int(commit.active), int(commit.replace)),
         *(commit.first_seq, commit.hot, b"" if commit.placements is None else encode_placements(commit.placements)),
-        *(len(commit.entries), len(written), len(deleted), *body, *deleted),
+        *(len(commit.entries), len(written), len(deleted), commit.number, *body, *deleted),
     )
     return Call("commit", session_keys(commit.lease.session_id), args), size
 

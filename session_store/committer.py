@@ -1,4 +1,4 @@
-"""One pipeline for all sessions of a process: what waits while a round trip is under way rides in the next."""
+"""All sessions of a process share a few round trips: what waits while they are under way rides in the next."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from session_store.settings import StoreSettings
 
 
 class Committer:
-    """Gathers calls of many sessions into round trips. Calls are run in the order in which they came."""
+    """Gathers calls of many sessions into round trips. A caller asks again after its answer, so the order of its own calls stands."""
 
     def __init__(self, connection: Connection, settings: StoreSettings) -> None:
         self._connection = connection
         self._most_calls = settings.commit_batch_sessions
         self._most_bytes = settings.commit_batch_bytes
         self._waiting: deque[tuple[Call, int, asyncio.Future[Any]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._most_trips = settings.commit_round_trips_count
+        self._trips: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def run(self, call: Call, size: int) -> Any:
@@ -31,15 +32,16 @@ class Committer:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, size, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="store-committer")
+        if len(self._trips) < self._most_trips:
+            trip = asyncio.create_task(self._work(), name="store-committer")
+            self._trips.add(trip)
+            trip.add_done_callback(self._trips.discard)
         return await future
 
     async def close(self) -> None:
         """Refuses further calls and lets those that wait finish."""
         self._closed = True
-        if self._task is not None:
-            await self._task
+        await asyncio.gather(*self._trips, return_exceptions=True)
 
     async def _work(self) -> None:
         # One turn of the loop lets everybody who is ready now join the first round trip.
@@ -49,10 +51,10 @@ class Committer:
                 outcomes = await self._connection.run_many([call for call, _ in batch])
                 for (_, future), outcome in zip(batch, outcomes, strict=True):
                     _resolve(future, outcome)
-        finally:
-            self._task = None
+        except BaseException:
             while self._waiting:
                 _resolve(self._waiting.popleft()[2], StoreUnavailable("the committer was stopped"))
+            raise
 
     def _gather(self) -> list[tuple[Call, asyncio.Future[Any]]]:
         batch: list[tuple[Call, asyncio.Future[Any]]] = []

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
+import hiredis
 import msgspec
 from redis import exceptions as failures
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -106,22 +107,38 @@ class Connection:
     async def _attempt(self, calls: Sequence[Call]) -> list[Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
-                if len(calls) == 1:
-                    return [await self._one(calls[0])]
                 if self._cluster:
                     return list(await asyncio.gather(*(self._one(call) for call in calls), return_exceptions=True))
-                pipeline = self._client.pipeline(transaction=False)
-                for call in calls:
-                    pipeline.execute_command(*self._command(call))
-                return cast("list[Any]", await pipeline.execute(raise_on_error=False))
+                return await self._together(calls)
         except (failures.RedisError, OSError) as error:
             return [error] * len(calls)
+
+    async def _together(self, calls: Sequence[Call]) -> list[Any]:
+        """All calls in one write; an answer that is an error is given, not raised."""
+        packed = b"".join([hiredis.pack_command(self._command(call)) for call in calls])  # type: ignore[arg-type]
+        pool = self._client.connection_pool
+        connection = await pool.get_connection()
+        try:
+            await connection.send_packed_command(packed)
+            return [await _answer(connection) for _ in calls]
+        except BaseException:
+            await connection.disconnect(nowait=True)  # an answer that comes late is nobody's
+            raise
+        finally:
+            await pool.release(connection)
 
     def _one(self, call: Call) -> Awaitable[Any]:
         return cast("Awaitable[Any]", self._client.execute_command(*self._command(call)))
 
     def _command(self, call: Call) -> tuple[Value, ...]:
         return ("EVALSHA", self._scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+
+
+async def _answer(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except failures.ResponseError as error:
+        return error
 
 
 def _translated(script: str, error: Exception) -> StoreError:

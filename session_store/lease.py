@@ -11,3 +11,14 @@ class Lease(msgspec.Struct, frozen=True):
     session_id: str
     attachment: int
     holder_id: str
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    """What became of the leases of one gateway. Sessions of neither kind are its own as before.
+
+    `lost` are not its own any more, with the reason for which they were closed (empty: somebody else took them over). `idle` are, but
+    nobody used them for longer than a session may be idle: their holder is to end them.
+    """
+
+    lost: dict[str, str]
+    idle: set[str]

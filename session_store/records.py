@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from session_store.commit import Commit, Committed, commit_call, decode_committed
@@ -10,7 +10,7 @@ from session_store.committer import Committer
 from session_store.connection import Call, Connection, Value
 from session_store.errors import SessionClosed, SessionExists, SessionMissing, StaleGeneration, StoreError
 from session_store.keys import check_id, session_keys
-from session_store.lease import Lease
+from session_store.lease import Lease, Renewed
 from session_store.placement import Placement, decode_placements, encode_placements
 from session_store.pool import Pool
 from session_store.record import Stored, decode_stored
@@ -77,34 +77,39 @@ class Records:
         if answer[0] == b"stale":
             raise StaleGeneration("the lease is not the record's")
 
-    async def renew(self, gateway_id: str, leases: Sequence[Lease]) -> set[str]:
-        """Keeps the leases of one gateway alive and answers the sessions that are not its own any more (taken over, or closed).
+    async def renew(self, gateway_id: str, leases: Sequence[Lease], active: Collection[str] = ()) -> Renewed:
+        """Keeps the leases of one gateway alive, puts off the idle deadline of those in `active`, and answers which are lost or idle.
 
-        A session whose record is gone, or older than the lease, is not among them: Redis lost its writes, nobody else has it, and its
-        next commit raises SessionMissing or LeaseForgotten. The gateway's own registration is kept alive, too. Raises StoreUnavailable
-        when a lease could not be judged.
+        A session whose record is gone, or older than the lease, is not lost: Redis lost its writes, nobody else has it, and its next
+        commit raises SessionMissing or LeaseForgotten. The gateway's own registration is kept alive, too. Raises StoreUnavailable when a
+        lease could not be judged.
         """
         settings = self._settings
         limits = (settings.lease_ttl_ms, settings.journal_max_age_ms, settings.journal_max_bytes, settings.grace_ms)
 
         def call(lease: Lease) -> Call:
-            return Call("renew", session_keys(lease.session_id), (settings.key_ttl_ms, lease.attachment, lease.holder_id, *limits))
+            args = (settings.key_ttl_ms, lease.attachment, lease.holder_id, *limits, int(lease.session_id in active))
+            return Call("renew", session_keys(lease.session_id), args)
 
         calls = [call(lease) for lease in leases]
-        lost: set[str] = set()
+        renewed = Renewed({}, set())
         ours: list[str | bytes] = []
         failure = None
         for lease, outcome in zip(leases, await self._connection.run_many(calls) if calls else [], strict=True):
             if isinstance(outcome, StoreError):
                 failure = outcome
-            elif outcome[0] in (b"stale", b"closed"):
-                lost.add(lease.session_id)
-            elif outcome[0] == b"ok":
+            elif outcome[0] == b"stale":
+                renewed.lost[lease.session_id] = ""
+            elif outcome[0] == b"closed":
+                renewed.lost[lease.session_id] = outcome[1].decode()
+            elif outcome[0] in (b"ok", b"idle"):
                 ours += (lease.session_id, outcome[1])
+                if outcome[0] == b"idle":
+                    renewed.idle.add(lease.session_id)
         if failure is not None:
             raise failure
         await self._pool.run("touch", check_id(gateway_id), *ours)
-        return lost
+        return renewed
 
     async def commit(self, commit: Commit) -> Committed:
         """Writes one turn, together with those of other sessions in one round trip.

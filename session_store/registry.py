@@ -90,8 +90,8 @@ class Registry:
     async def beat(self, beat: ReplicaBeat) -> tuple[Orphan, ...]:
         """Registers the replica, or keeps it alive, and reconciles the plan with what it holds.
 
-        Returns the sessions that it should free: no record, or one that is over, or placed elsewhere. Held sessions always count as
-        used slots. A live session whose slot the plan had lost gets it back.
+        Returns the sessions that it should free: no record, or one that is over, or placed elsewhere by its record. Held sessions always
+        count as used slots. A live session whose slot the plan had lost gets it back.
         """
         check_id(beat.replica_id)
         for offer in beat.stages:
@@ -143,7 +143,8 @@ class Registry:
                 overdue.add(row.session_id)
             if state == "live" and row.why == "stale":
                 continue
-            if state == "live" and row.why == "unplanned" and placement is not None and placement.replica_id == replica_id:
+            if state == "live" and placement is not None and placement.replica_id == replica_id:
+                # in use until the record says otherwise, though the plan has the next place already, or none
                 lost_slots.append((row.session_id, tenant, row.stage, replica_id, str(placement.placement)))
             elif not muted and (row.why != "unplanned" or row.age_ms >= self._settings.orphan_after_ms):
                 orphans.append(Orphan(row.session_id, row.stage))

@@ -40,5 +40,6 @@ class StoreSettings(BaseSettings):
     journal_max_bytes: PositiveInt = Field(default=8 * 1024 * 1024, description="heads and payloads kept of one session")
     hot_max_bytes: PositiveInt = Field(default=1_024, description="most bytes of the checkpoint's field that every commit writes")
     commit_max_bytes: PositiveInt = Field(default=4 * 1024 * 1024, description="most bytes that one commit may carry")
+    commit_round_trips_count: PositiveInt = Field(default=2, description="most round trips of commits under way at once")
     commit_batch_sessions: PositiveInt = Field(default=128, description="most commits in one round trip")
     commit_batch_bytes: PositiveInt = Field(default=4 * 1024 * 1024, description="most bytes in one round trip of several commits")

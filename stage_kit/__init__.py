@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage_kit.engine import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, Samples, StepFailed
+from stage_kit.engine import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, Samples, SessionOver, StepFailed
 from stage_kit.service import Service, serve
 from stage_kit.settings import Settings
 from stage_kit.slot import Slot
@@ -16,6 +16,7 @@ __all__ = [
     "RemoteEngine",
     "Samples",
     "Service",
+    "SessionOver",
     "Settings",
     "Slot",
     "StepFailed",

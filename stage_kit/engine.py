@@ -36,6 +36,15 @@ class StepFailed(RuntimeError):
         self.why = why
 
 
+class SessionOver(StepFailed):
+    """Raised from `receive` or `step`: the engine cannot go on with this session, which alone ends. `code` is a StageError.Code."""
+
+    def __init__(self, slot: Slot, why: str, *, code: int = stage_pb2.StageError.CODE_ENGINE_FAILED, param: str = "") -> None:
+        super().__init__(slot, why)
+        self.code = code
+        self.param = param
+
+
 class Card(msgspec.Struct, frozen=True):
     """What one stage of a replica offers."""
 

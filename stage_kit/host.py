@@ -11,7 +11,7 @@ from typing import Any
 from parley_stage.v1 import stage_pb2
 
 from stage_kit.audio import CLIENT_FORMATS, Format, Formats
-from stage_kit.engine import Engine, InvalidConfig, RemoteEngine
+from stage_kit.engine import Engine, InvalidConfig, RemoteEngine, SessionOver
 from stage_kit.errors import Code, Refusal, stale, unknown
 from stage_kit.fence import Authority, FenceTable, Ruling
 from stage_kit.logs import describe, logger
@@ -19,6 +19,7 @@ from stage_kit.loop import Control, EngineLoop, Runner
 from stage_kit.metrics import Metrics, StageMetrics
 from stage_kit.outbox import Outbox
 from stage_kit.outputs import Output
+from stage_kit.receipts import Receipts
 from stage_kit.remote import RemoteLoop
 from stage_kit.session import Session
 from stage_kit.settings import Settings
@@ -36,6 +37,7 @@ class Host:
         self.settings = settings
         self.metrics = StageMetrics(metrics, self.card.stage)
         self.outbox = Outbox(asyncio.get_running_loop())
+        self.receipts = Receipts(settings.accepted_interval_ms)
         self.runner: Runner = (
             EngineLoop(engine, settings, self.metrics, self.outbox)
             if isinstance(engine, Engine)
@@ -198,8 +200,11 @@ class Host:
         """The engine cannot go on with this session."""
         if session.closing:
             return
-        refusal = Refusal(Code.CODE_ENGINE_FAILED, f"the engine failed ({type(error).__name__}); the session is over")
-        self.metrics.refuse("CODE_ENGINE_FAILED")
+        if isinstance(error, SessionOver):
+            refusal = Refusal(error.code, f"{error.why}; the session is over", param=error.param)
+        else:
+            refusal = Refusal(Code.CODE_ENGINE_FAILED, f"the engine failed ({type(error).__name__}); the session is over")
+        self.metrics.refuse(refusal.name)
         session.reply(error=refusal.proto(session_ended=True))
         self.close(session, "engine failed")
 

@@ -9,7 +9,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from stage_kit.engine import Engine, Label, StepFailed
+from stage_kit.engine import Engine, Label, SessionOver, StepFailed
 from stage_kit.logs import describe, logger
 from stage_kit.metrics import StageMetrics
 from stage_kit.outbox import Outbox
@@ -266,6 +266,9 @@ class EngineLoop:
     def _fault(self, session: Session, label: Label, error: Exception) -> None:
         self._log.error("work failed", session_id=session.session_id, response_id=label.response_id, error=describe(error))
         self._metrics.faults.inc()
+        if isinstance(error, SessionOver):
+            self._end(session, error)
+            return
         session.faults += 1
         session.slot.fail(label, f"the engine failed ({type(error).__name__})")
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from parley_stage.v1 import stage_pb2, stage_pb2_grpc
 
+from stage_kit.carrier import Carrier
 from stage_kit.errors import Code, Refusal
 from stage_kit.fence import Authority
 from stage_kit.host import CONTRACT_VERSION, Host
@@ -41,16 +42,31 @@ class StageServicer(stage_pb2_grpc.StageServicer):
 
     async def Converse(self, requests: AsyncIterator[stage_pb2.ToStage], context: Any) -> None:
         """Reads as fast as the caller writes; writes as fast as the caller reads."""
-        stream = Stream(self._settings.pending_replies_count)
+        wake = asyncio.Event()
+        stream = Stream(self._settings.pending_replies_count, wake.set)
         reader = asyncio.create_task(self._read(requests, stream))
         try:
-            while (message := await stream.next()) is not None:
-                await context.write(message)
+            while True:
+                wake.clear()
+                while (message := stream.take()) is not None:
+                    await context.write(message)
+                if stream.over:
+                    return
+                await wake.wait()
         finally:
             reader.cancel()
-            stream.end()
-            if stream.session is not None:
-                stream.session.detach(stream)
+            stream.leave()
+
+    async def Carry(self, requests: AsyncIterator[stage_pb2.ToStageBatch], context: Any) -> None:
+        """As many Converse calls in one."""
+        carrier = Carrier(self._settings)
+        reader = asyncio.create_task(self._read_batches(requests, carrier))
+        try:
+            while (batch := await carrier.next()) is not None:
+                await context.write(batch)
+        finally:
+            reader.cancel()
+            carrier.end()
 
     async def Release(self, request: stage_pb2.ReleaseRequest, context: Any) -> stage_pb2.ReleaseResponse:
         """Frees a session without a stream."""
@@ -87,20 +103,42 @@ class StageServicer(stage_pb2_grpc.StageServicer):
             await asyncio.sleep(period_s)
 
     async def _read(self, requests: AsyncIterator[stage_pb2.ToStage], stream: Stream) -> None:
-        host: Host | None = None
         try:
             async for message in requests:
-                host = host or self._host(stream, message)
-                if host is not None:
-                    host.obey(stream, message)
+                self._obey(stream, message)
                 if not stream.open:
                     return
         except Exception as error:
-            # a broken transport ends here as well; a fault of the kit must not leave the caller waiting
+            # a broken transport ends here
             self._log.warning("stream ended", error=describe(error))
             stream.end()
         finally:
             stream.read_out()
+
+    async def _read_batches(self, requests: AsyncIterator[stage_pb2.ToStageBatch], carrier: Carrier) -> None:
+        try:
+            async for batch in requests:
+                alone = len(batch.parcels) == 1
+                for parcel in batch.parcels:
+                    stream = carrier.stream(parcel)
+                    if stream is not None:
+                        self._obey(stream, parcel.message if alone else _detached(parcel.message))
+        except Exception as error:
+            self._log.warning("carrier ended", error=describe(error))
+            carrier.end()
+        finally:
+            carrier.read_out()
+
+    def _obey(self, stream: Stream, message: stage_pb2.ToStage) -> None:
+        try:
+            if stream.host is None:
+                stream.host = self._host(stream, message)
+            if stream.host is not None:
+                stream.host.obey(stream, message)
+        except Exception as error:
+            # a fault of the kit must not leave the caller waiting
+            self._log.warning("stream ended", error=describe(error))
+            stream.end()
 
     def _host(self, stream: Stream, message: stage_pb2.ToStage) -> Host | None:
         command = message.WhichOneof("command")
@@ -116,6 +154,15 @@ class StageServicer(stage_pb2_grpc.StageServicer):
                 Refusal(Code.CODE_INCOMPATIBLE, "this replica has no such stage", param="stage", ends_stream=True), placement, None
             )
         return host
+
+
+def _detached(message: stage_pb2.ToStage) -> stage_pb2.ToStage:
+    """An append that waits for its engine would keep the whole batch that it came in."""
+    if not message.HasField("append"):
+        return message
+    copy = stage_pb2.ToStage()
+    copy.CopyFrom(message)
+    return copy
 
 
 def build_server(settings: Settings) -> grpc.aio.Server:

@@ -58,7 +58,6 @@ class Session:
         self._formats = {formats.input} if formats.input is not None else set()
         self._generation = 1
         self._unreported = False
-        self._receipt_timer: asyncio.TimerHandle | None = None
         self._receipt_due = False
         self._waits_for_credit = False
 
@@ -194,10 +193,13 @@ class Session:
         if self.opening or not self._unreported or not (riding or self._receipt_due):
             return None
         self._unreported = self._receipt_due = False
-        if self._receipt_timer is not None:
-            self._receipt_timer.cancel()
-            self._receipt_timer = None
+        self.host.receipts.settle(self)
         return stage_pb2.FromStage(placement=self.fence.placement, accepted=stage_pb2.Accepted(watermarks=self.watermarks()))
+
+    def receipt_is_due(self) -> None:
+        """It leaves by itself."""
+        self._receipt_due = True
+        self._wake()
 
     # ---- reports of the runner, on the event loop
 
@@ -238,8 +240,7 @@ class Session:
         """The session ends here: appends and outputs are dropped."""
         self.pending.clear()
         self.outputs = Outputs(self.credit)
-        if self._receipt_timer is not None:
-            self._receipt_timer.cancel()
+        self.host.receipts.settle(self)
 
     # ---- inside
 
@@ -293,14 +294,9 @@ class Session:
             self.host.runner.appended(self)
 
     def _report_accepted(self) -> None:
+        if not self._unreported and self.stream is not None:
+            self.host.receipts.owe(self)
         self._unreported = True
-        if self._receipt_timer is None and self.stream is not None:
-            delay = self.host.settings.accepted_interval_ms / 1000
-            self._receipt_timer = asyncio.get_running_loop().call_later(delay, self._receipt_is_due)
-
-    def _receipt_is_due(self) -> None:
-        self._receipt_timer, self._receipt_due = None, True
-        self._wake()
 
     def _wake(self) -> None:
         if self.stream is not None:

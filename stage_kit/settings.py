@@ -51,6 +51,8 @@ class Settings(BaseSettings):
     """Outputs of one session that may wait for credit or acknowledgement before its steps are skipped; at twice this a response fails."""
     pending_replies_count: int = Field(4096, gt=0)
     """Answers to commands that one stream may leave unread before it is ended."""
+    carried_streams_count: int = Field(4096, gt=0)
+    """Streams of one Carry call that may be open; a batch of them has at most half of message_bytes."""
     staged_updates_count: int = Field(64, gt=0)
     """Updates of one session that may wait for their first append."""
     edges_count: int = Field(32, gt=0)
@@ -59,7 +61,7 @@ class Settings(BaseSettings):
     """Largest gRPC message."""
     ended_placements_count: int = Field(16384, gt=0)
     """Ended placements remembered for each stage, so that late messages find nobody."""
-    accepted_interval_ms: int = Field(200, gt=0)
+    accepted_interval_ms: int = Field(500, gt=0)
     """Longest delay of a cumulative receipt that finds no message to ride ahead of."""
     output_piece_ms: int = Field(100, gt=0)
     """Longest piece of audio in one chunk."""

@@ -1,9 +1,9 @@
-"""One Converse stream: what is to be written next. It holds no session; at most one session is attached to it."""
+"""One stream, a Converse call or a numbered one of a Carry: what is to be written next. At most one session is attached to it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parley_stage.v1 import stage_pb2
@@ -11,17 +11,21 @@ from parley_stage.v1 import stage_pb2
 from stage_kit.errors import Refusal
 
 if TYPE_CHECKING:
+    from stage_kit.host import Host
     from stage_kit.session import Session
 
 
 class Stream:
     """Answers first, then outputs as far as credit goes; a cumulative receipt rides ahead of either, or leaves when it is due."""
 
-    def __init__(self, replies: int) -> None:
+    def __init__(self, replies: int, wake: Callable[[], None]) -> None:
+        """`replies`: most answers that may wait to be written. `wake` is called when there may be something to write, or the end."""
         self.session: Session | None = None
+        self.host: Host | None = None
+        """The stage that its first message named."""
+        self.wake = wake
         self._replies: deque[stage_pb2.FromStage] = deque()
         self._bound = replies
-        self._wake = asyncio.Event()
         self._ended = False
         self._broken = False
         self._read_out = False
@@ -39,7 +43,7 @@ class Stream:
             self._broken = True
         else:
             self._replies.append(message)
-        self._wake.set()
+        self.wake()
 
     def refuse(self, refusal: Refusal, placement: int, label: stage_pb2.Label | None, *, session_ended: bool = False) -> None:
         """Answers with a typed error, and ends the stream if that is its meaning."""
@@ -50,31 +54,30 @@ class Stream:
     def end(self) -> None:
         """What was answered is still written, then the stream ends."""
         self._ended = True
-        self._wake.set()
+        self.wake()
 
     def read_out(self) -> None:
         """The caller will send nothing more; the stream ends when what it waits for was answered."""
         self._read_out = True
-        self._wake.set()
+        self.wake()
 
-    def wake(self) -> None:
-        """There may be something to write."""
-        self._wake.set()
+    @property
+    def over(self) -> bool:
+        """True when nothing will be written any more, once `take` has nothing."""
+        if self._ended or self._broken:
+            return True
+        return self._read_out and (self.session is None or not self.session.is_answering())
 
-    async def next(self) -> stage_pb2.FromStage | None:
-        """The next message to write; None at the end."""
-        while not self._broken:
-            message = self._take()
-            if message is not None:
-                return message
-            session = self.session
-            if self._ended or (self._read_out and (session is None or not session.is_answering())):
-                return None
-            self._wake.clear()
-            await self._wake.wait()
-        return None
+    def leave(self) -> None:
+        """Nobody reads it any more; the session stays."""
+        self._ended = True
+        if self.session is not None:
+            self.session.detach(self)
 
-    def _take(self) -> stage_pb2.FromStage | None:
+    def take(self) -> stage_pb2.FromStage | None:
+        """The next message to write; None: nothing for now."""
+        if self._broken:
+            return None
         session = self.session if not self._ended else None
         if session is not None:
             receipt = session.take_receipt(riding=bool(self._replies) or session.has_output())

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of every package: a real Valkey for the whole run, and a store on it, flushed for each test."""
+"""Fixtures for the tests of every package: a real Valkey for the whole run, a store on it, flushed for each test, a tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.checkpoint import tiny_checkpoint
 from tests.support.valkey import ValkeyProcess
 
 if TYPE_CHECKING:
     from session_store import Store
+
+__all__ = ["store", "tiny_checkpoint", "valkey_url"]
 
 
 @pytest.fixture(scope="session")

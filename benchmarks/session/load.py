@@ -70,7 +70,7 @@ class Crowd:
         return list(await asyncio.gather(*(one() for _ in range(self._wanted))))
 
     async def speak(self) -> None:
-        """Each conversation asks for a reply; microphones are spread evenly over a piece."""
+        """Each conversation asks for a reply; replies and microphones are spread evenly over a piece, as people are."""
         start = time.perf_counter()
         for number, socket in enumerate(self._sockets):
             self._tasks.append(asyncio.create_task(self._hear(socket)))
@@ -87,6 +87,7 @@ class Crowd:
 
     async def _talk(self, socket: ClientConnection, due: float) -> None:
         text = piece()
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
         await socket.send(ASK)
         while self._microphones:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))

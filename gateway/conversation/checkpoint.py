@@ -19,10 +19,12 @@ from .history import History
 from .input import InputLedger
 from .items import Item
 from .limits import Limits
+from .native import Memory, Native
 from .orders import Outbox
 from .playback import Playback, Sound
 from .response import Asked, Live, Responses
-from .session import SCHEMA, Conversation, State
+from .session import Conversation
+from .state import SCHEMA, State
 
 READABLE_SCHEMAS = (SCHEMA - 1, SCHEMA)
 
@@ -38,6 +40,8 @@ class Hot(Struct):
     playback: Playback
     responses: Responses
     elapsed_ms: int
+    native: Native | None = None
+    """None in a conversation with a dialog."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -54,6 +58,7 @@ class Aside(Struct):
     sounds: list[Sound]
     updating: Updating | None
     held_commands: list[Client]
+    coming: list[Live] = []
 
 
 _encode = msgspec.msgpack.encode
@@ -78,12 +83,20 @@ class Checkpointer:
             item = c.history.items.get(item_id)
             fields[f"item:{item_id}"] = None if item is None else _encode(item)
         parts: dict[str, Any] = {
-            "aside": Aside(_without_asked(c.responses.live), c.playback.sounds, c.state.updating, list(c.state.held_commands)),
+            "aside": Aside(
+                _without_asked(c.responses.live),
+                c.playback.sounds,
+                c.state.updating,
+                list(c.state.held_commands),
+                c.responses.coming,
+            ),
             "asked": c.responses.live and c.responses.live.asked,
             "outbox": c.outbox,
             "dialog": c.dialog,
             "edges": c.edges.state,
         }
+        if c.graph.model_stage:
+            parts["memory"] = c.memory
         if c.history.changed:
             parts["history"] = msgspec.structs.replace(c.history, items={}, changed=set())
         if c.config is not self._config:
@@ -109,8 +122,9 @@ class Checkpointer:
                 c.fence,
                 c.input,
                 msgspec.structs.replace(c.playback, sounds=[]),
-                msgspec.structs.replace(c.responses, live=None),
+                msgspec.structs.replace(c.responses, live=None, coming=[]),
                 c.now,
+                c.native if c.graph.model_stage else None,
             )
         )
 
@@ -124,7 +138,10 @@ def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: d
     aside = msgspec.msgpack.decode(fields["aside"], type=Aside)
     c = Conversation(session_id, msgspec.msgpack.decode(fields["config"], type=SessionConfig), graph, limits)
     c.state, c.fence, c.input, c.playback, c.responses, c.now = h.state, h.fence, h.input, h.playback, h.responses, h.elapsed_ms
-    c.responses.live, c.playback.sounds = aside.live, aside.sounds
+    c.responses.live, c.responses.coming, c.playback.sounds = aside.live, aside.coming, aside.sounds
+    c.native = h.native or Native()
+    if "memory" in fields:
+        c.memory = msgspec.msgpack.decode(fields["memory"], type=Memory)
     if c.responses.live is not None:
         c.responses.live.asked = msgspec.msgpack.decode(fields["asked"], type=Asked)
     c.state.updating, c.state.held_commands = aside.updating, aside.held_commands

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import events, policy, speaking
+from . import camera, events, policy, speaking, terms
 from .commands import (
     ItemCreate,
     ItemDelete,
@@ -39,13 +39,16 @@ class Updating(msgspec.Struct):
 
 def item_create(c: Conversation, command: ItemCreate) -> None:
     item, live = command.item, c.responses.live
+    terms.check_item(c, command)
     if len(item.text) + len(item.arguments or "") + len(item.output or "") > c.limits.max_item_chars:
         raise Refusal("invalid_item", "item", why=f"it holds more than {c.limits.max_item_chars} characters")
     if item.id and item.id in (c.input.open_item, live.item_id if live else None):
         raise Refusal("item_already_exists", "item.id", item_id=item.id)
     c.history.check_place(item.id, command.previous_item_id, c.limits.max_items)
+    images = camera.judged(c, command.frames, None, "item.content")
     if not item.id:
         item = msgspec.structs.replace(item, id=c.new_item_id("c"))
+    camera.show(c, images, command.event_id)
     previous = c.history.insert(item, command.previous_item_id)
     c.emit(events.ItemAdded(item, previous))
     c.emit(events.ItemDone(item, previous))
@@ -70,6 +73,7 @@ def item_truncate(c: Conversation, command: ItemTruncate) -> None:
 
 
 def response_create(c: Conversation, command: ResponseCreate) -> None:
+    terms.check_response(c)
     speaking.start(c, command.options)
 
 
@@ -95,6 +99,7 @@ def output_clear(c: Conversation, command: OutputClear) -> None:
 def session_update(c: Conversation, command: SessionUpdate) -> None:
     speaking_now = c.responses.live is not None or c.input.open_item is not None
     config = policy.apply(c.config, command.patch, voice_used=c.responses.voice_used, speaking=speaking_now)
+    config = terms.agreed(c, command.patch, config)
     changing = [stage for stage in c.graph.stages if _told(c, stage, config) != _told(c, stage, c.config)]
     if not changing:
         _adopt(c, config, c.fence.config_generation)
@@ -115,7 +120,8 @@ def session_update(c: Conversation, command: SessionUpdate) -> None:
 def _told(c: Conversation, stage: str, config: SessionConfig) -> tuple[str, AudioFormat | None, AudioFormat | None]:
     """All that a stage is told of a configuration: its own JSON, the format it hears, the format it speaks."""
     hears = config.input_format if stage in c.graph.readers("client", "audio") else None
-    return policy.stage_config_json(stage, config), hears, config.output_format if stage == c.graph.audio_stage else None
+    speaks = config.output_format if stage == c.graph.audio_stage else None
+    return policy.stage_config_json(c.graph, stage, config, c.memory.recap), hears, speaks
 
 
 def stage_updated(c: Conversation, answer: StageUpdated) -> None:
@@ -124,7 +130,8 @@ def stage_updated(c: Conversation, answer: StageUpdated) -> None:
         return
     updating.waiting.remove(answer.stage)
     if answer.error_message is not None:
-        _settle_update(c, answer.error_message, answer.error_param)
+        param = answer.error_param and policy.session_param(c.graph, answer.stage, answer.error_param).removeprefix("session.")
+        _settle_update(c, answer.error_message, param)
     elif not updating.waiting:
         c.state.updating, c.state.misled = None, []
         _adopt(c, updating.config, updating.generation)
@@ -162,7 +169,7 @@ def _adopt(c: Conversation, config: SessionConfig, generation: int) -> None:
         c.cancel_deadline("idle")
     c.config = config
     c.fence.config_generation = generation
-    c.emit(events.SessionUpdated(c.session_id, config))
+    c.emit(events.SessionUpdated(c.session_id, config.told))
 
 
 def release_held(c: Conversation) -> None:
@@ -176,3 +183,9 @@ def close_by_expiry(c: Conversation) -> None:
     speaking.fail(c, "session_expired", "")
     c.refuse(Refusal("session_expired"), None)
     c.close(1001, "session_expired")
+
+
+def close_unused(c: Conversation) -> None:
+    """With a code after which no client comes back by itself."""
+    c.refuse(Refusal("idle_timeout"), None)
+    c.close(1000, "idle_timeout")

@@ -12,13 +12,23 @@ from .quiet import Quiet
 class ClientCommand(Quiet, frozen=True, kw_only=True, tag=True):
     event_id: str | None = None
     client_seq: int | None = None
-    """Numbers our client's commands: each is obeyed once, whatever is sent again."""
+    """Numbers our client's commands: each is decided once, whatever is sent again."""
+
+
+class Frame(Quiet, frozen=True):
+    """A picture of the client's camera: an encoded file, image/jpeg or image/png. max_slices 0 leaves it to the stage."""
+
+    media_type: str
+    data: bytes
+    max_slices: int = 0
 
 
 class InputAppend(ClientCommand, frozen=True, kw_only=True, tag=True):
-    """Client audio as decoded bytes; may split a sample."""
+    """Client audio as decoded bytes; may split a sample. Its frames belong to the time `frames_t_ms`, or to where the audio begins."""
 
     audio: bytes
+    frames: tuple[Frame, ...] = ()
+    frames_t_ms: int | None = None
 
 
 class InputCommit(ClientCommand, frozen=True, kw_only=True, tag=True):
@@ -38,6 +48,8 @@ class ItemCreate(ClientCommand, frozen=True, kw_only=True, tag=True):
     """An empty id asks the core for one."""
     previous_item_id: str | None = None
     """None appends; "root" inserts at the head."""
+    frames: tuple[Frame, ...] = ()
+    """What its image parts show, in order."""
 
 
 class ItemRetrieve(ClientCommand, frozen=True, kw_only=True, tag=True):
@@ -64,6 +76,14 @@ class ResponseCancel(ClientCommand, frozen=True, kw_only=True, tag=True):
 
 class SessionUpdate(ClientCommand, frozen=True, kw_only=True, tag=True):
     patch: SessionPatch
+
+
+class Refused(ClientCommand, frozen=True, kw_only=True, tag=True):
+    """The wire refused an event: the client is told in its place among the others."""
+
+    code: str
+    message: str
+    param: str | None = None
 
 
 # What a stage put on its output, in domain terms; `wire` of the chunk is what an edge passes on untouched.
@@ -124,6 +144,8 @@ class FinishOut(Quiet, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     error_message: str = ""
+    error_param: str = ""
+    """What the stage names as at fault, such as "camera[7].t_ms"."""
 
 
 Output = TextOut | ToolOut | TranscriptOut | AudioOut | DecisionOut | OpaqueOut
@@ -139,6 +161,8 @@ class StageChunk(Quiet, frozen=True):
     finish: FinishOut | None = None
     wire: Any = None
     """The payload as it came (a protobuf message): relayed, never read."""
+    turn: int = 0
+    """Of its label."""
 
     @property
     def failed(self) -> bool:
@@ -151,6 +175,13 @@ class StageAccepted(Quiet, frozen=True):
     stage: str
     edges: dict[str, int]
     command_number: int
+
+
+class StageUnit(Quiet, frozen=True):
+    """The receipt of a native unit, counted from 0 at its placement; what it made came before."""
+
+    stage: str
+    unit: int
 
 
 class StageUpdated(Quiet, frozen=True):
@@ -184,15 +215,6 @@ class Start(Quiet, frozen=True):
     """The stages are open and the client is there: the first command of every session."""
 
 
-class Refused(Quiet, frozen=True):
-    """The wire refused an event: the client is told in its place among the others."""
-
-    code: str
-    message: str
-    param: str | None = None
-    event_id: str | None = None
-
-
 class StageAttached(Quiet, frozen=True):
     """What a stage said when a takeover attached to it."""
 
@@ -211,18 +233,31 @@ class Resume(Quiet, frozen=True):
     lost: tuple[str, ...] = ()
     resends: bool = True
     """The client sends again what not all stages have; one that does not goes on where the first of them is."""
+    known_seq: int = 0
+    """Events that the client has, counted with those that came without a number; 0 for one that does not say."""
+
+
+class StageDraining(Quiet, frozen=True):
+    """The stage's replica wants to be rid of it, and there is a place on another: it moves at its next quiet point."""
+
+    stage: str
 
 
 class StagePlaced(Quiet, frozen=True):
-    """A lost stage was opened anew on another replica."""
+    """A stage that was lost, or left, is open on another replica. `back`: it could not leave, and is where it was."""
 
     stage: str
+    back: bool = False
 
 
 class StageGone(Quiet, frozen=True):
     """A lost stage could not be placed anew: the conversation cannot go on."""
 
     stage: str
+
+
+class Idle(Quiet, frozen=True):
+    """Nobody used the session for as long as one may be unused."""
 
 
 class Drain(Quiet, frozen=True):
@@ -233,10 +268,10 @@ class Drain(Quiet, frozen=True):
 
 Client = (
     InputAppend | InputCommit | InputClear | OutputClear | ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate
-    | ResponseCreate | ResponseCancel | SessionUpdate
+    | ResponseCreate | ResponseCancel | SessionUpdate | Refused
 )  # fmt: skip
 
 Command = (
-    ClientCommand | StageChunk | StageAccepted | StageUpdated | StageFailed | StageLost | StagePlaced | StageGone
-    | Tick | Start | Resume | Refused | Drain
+    ClientCommand | StageChunk | StageUnit | StageAccepted | StageUpdated | StageFailed | StageLost | StageDraining | StagePlaced
+    | StageGone | Tick | Start | Resume | Idle | Drain
 )  # fmt: skip

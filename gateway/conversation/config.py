@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from .items import Item
@@ -63,6 +64,41 @@ class Transcription(Quiet, frozen=True):
     prompt: str | None = None
 
 
+class Overlap(Quiet, frozen=True):
+    """What happens when the user speaks while a native model speaks: see graph.OverlapDefaults."""
+
+    policy: Literal["interrupt", "ignore", "model"] = "interrupt"
+    acknowledgements: tuple[str, ...] = ()
+    short_ack_ms: int = 700
+
+
+class OverlapPatch(Quiet, frozen=True):
+    """What None leaves as it is."""
+
+    policy: Literal["interrupt", "ignore", "model"] | None = None
+    acknowledgements: tuple[str, ...] | None = None
+    short_ack_ms: int | None = None
+
+    def over(self, held: Overlap) -> Overlap:
+        return Overlap(
+            self.policy or held.policy,
+            held.acknowledgements if self.acknowledgements is None else self.acknowledgements,
+            held.short_ack_ms if self.short_ack_ms is None else self.short_ack_ms,
+        )
+
+
+class ReferenceVoice(Quiet, frozen=True):
+    """A recording to speak like: PCM16 mono. Told to clients by its length alone."""
+
+    pcm: bytes
+    rate: int = 16_000
+    length_ms: int = 0
+
+    @property
+    def told(self) -> ReferenceVoice:
+        return ReferenceVoice(b"", self.rate, len(self.pcm) * 500 // self.rate) if self.pcm else self
+
+
 class SessionConfig(Quiet, frozen=True):
     """The full effective configuration; replaced whole by an accepted update."""
 
@@ -83,6 +119,17 @@ class SessionConfig(Quiet, frozen=True):
     include: tuple[str, ...] = ()
     extras: dict[str, Any] = {}
     """Accepted and echoed without effect: tracing, truncation, prompt."""
+    overlap: Overlap | None = None
+    """None in a conversation with a dialog."""
+    model_options: dict[str, Any] = {}
+    """By the names of the profile's mappings; stages judge the values."""
+    reference_voice: ReferenceVoice | None = None
+
+    @property
+    def told(self) -> SessionConfig:
+        """As clients and the journal get it."""
+        voice = self.reference_voice
+        return self if voice is None else msgspec.structs.replace(self, reference_voice=voice.told)
 
 
 class SessionPatch(Quiet, frozen=True):
@@ -104,6 +151,10 @@ class SessionPatch(Quiet, frozen=True):
     include: tuple[str, ...] | UnsetType = UNSET
     extras: dict[str, Any] | UnsetType = UNSET
     """Merged key by key; a None value removes the key."""
+    overlap: OverlapPatch | UnsetType = UNSET
+    model_options: dict[str, Any] | UnsetType = UNSET
+    """Merged as extras."""
+    reference_voice: ReferenceVoice | UnsetType | None = UNSET
 
 
 class ResponseOptions(Quiet, frozen=True):

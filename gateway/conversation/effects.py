@@ -18,8 +18,17 @@ class InputAudio(Quiet, frozen=True):
     start_sample: int
 
 
+class InputImage(Quiet, frozen=True):
+    """A frame of the client's camera, and when on the input timeline it was taken."""
+
+    media_type: str
+    data: bytes
+    t_ms: int
+    max_slices: int
+
+
 class Relay(Quiet, frozen=True):
-    """One append on an edge. payload: InputAudio, or the wire payload of a stage's chunk, or None with last."""
+    """One append on an edge. payload: InputAudio, InputImage, the wire payload of a stage's chunk, or None with last."""
 
     stage: str
     edge: str
@@ -98,6 +107,15 @@ class PromptOrder(Quiet, frozen=True, tag=True):
     response_id: str
 
 
+class ContinueOrder(Quiet, frozen=True, tag=True):
+    """Close the open unit with silence, should it end by end_ms and this turn of the model still go on."""
+
+    end_ms: int
+    epoch: int
+    turn: int
+    input_generation: int = 0
+
+
 class CancelOrder(Quiet, frozen=True, tag=True):
     cancelled_epoch: int
     next_epoch: int
@@ -111,7 +129,7 @@ class UpdateOrder(Quiet, frozen=True, tag=True):
     output_format: AudioFormat | None = None
 
 
-OrderBody = CommitOrder | ClearOrder | PromptOrder | CancelOrder | UpdateOrder
+OrderBody = CommitOrder | ClearOrder | PromptOrder | ContinueOrder | CancelOrder | UpdateOrder
 
 
 class Order(Quiet, frozen=True):
@@ -126,10 +144,20 @@ class Order(Quiet, frozen=True):
 
 
 class Replace(Quiet, frozen=True):
-    """Place a lost stage anew. `resume_after`: the position of each edge up to which it needs nothing; client audio above is re-heard."""
+    """Place a stage anew. `resume_after`: the position of each edge up to which it needs nothing; client audio above is re-heard.
+
+    `leaves`: it is not lost but moves, and where it was it still is, should there be no other place.
+    """
 
     stage: str
     resume_after: dict[str, int]
+    leaves: bool = False
+
+
+class Vacate(Quiet, frozen=True):
+    """The stage is at its new place: whatever held it before may let go."""
+
+    stage: str
 
 
 class Ack(Quiet, frozen=True):
@@ -146,4 +174,4 @@ class Close(Quiet, frozen=True):
     reason: str
 
 
-Effect = Relay | Grant | Mute | Emit | Order | Replace | Ack | Close
+Effect = Relay | Grant | Mute | Emit | Order | Replace | Vacate | Ack | Close

@@ -48,11 +48,18 @@ ERRORS: dict[str, ErrorKind] = {
     "voice_update_after_audio": ErrorKind(_BAD, "The voice cannot change after audio was made."),
     "format_update_during_speech": ErrorKind(_BAD, "The audio format cannot change while speech is in progress."),
     "unsupported_value": ErrorKind(_BAD, "Field '{param}' does not support this value: {why}."),
+    "native_unsupported": ErrorKind(_BAD, "{what} is not offered here: the model itself decides when it speaks, and only listens."),
+    "frozen_after_first_unit": ErrorKind(_BAD, "Field '{param}' cannot change any more: the model began to listen."),
+    "invalid_image": ErrorKind(_BAD, "Field '{param}' is no picture that can be read: {why}."),
+    "frame_out_of_time": ErrorKind(_BAD, "Field '{param}' is outside the open unit, which is from {start_ms} to {end_ms} ms."),
+    "too_many_frames": ErrorKind(_BAD, "A unit takes {limit} frames; it has {held}."),
+    "input_refused": ErrorKind(_BAD, "The {stage} service refused this input: {why}."),
     "update_refused": ErrorKind(_BAD, "The update was refused: {why}."),
     # what failed behind
     "stage_failed": ErrorKind("server_error", "The {stage} service failed."),
     "stage_lost": ErrorKind("server_error", "The {stage} service was lost."),
     "stage_timeout": ErrorKind("server_error", "The {stage} service did not answer in time."),
+    "rolled_back": ErrorKind("server_error", "The session store lost what was said last."),
     "transcription_failed": ErrorKind("server_error", "The audio could not be transcribed."),
     "internal_error": ErrorKind("server_error", "Something failed in the gateway."),
     # what ends or refuses a connection
@@ -68,6 +75,7 @@ ERRORS: dict[str, ErrorKind] = {
     "resume_timeout": ErrorKind(_BAD, "No session.resume came in time."),
     "session_taken_over": ErrorKind(_BAD, "Another connection took this session over."),
     "session_expired": ErrorKind(_BAD, "The session reached its longest duration."),
+    "idle_timeout": ErrorKind(_BAD, "The session was unused for too long."),
     "server_draining": ErrorKind("server_error", "The server is restarting. Connect again."),
 }
 

@@ -201,11 +201,31 @@ class OutputCleared(_Event, frozen=True, tag=True):
     response_id: str
 
 
+class ResyncRequired(_Event, frozen=True, tag=True):
+    """Something that the client was told is not so any more, or is lost to it: what it knows holds from event first_seq on."""
+
+    reason: str
+    first_seq: int
+
+
+class UnitDecided(_Event, frozen=True, tag=True):
+    """A native model decided over the input from t_ms to end_ms: to listen, to speak, or that its turn ends here. Units count from 0."""
+
+    unit: int
+    decision: str
+    t_ms: int
+    end_ms: int
+    response_id: str | None = None
+
+
 Event = (
     SessionCreated | SessionUpdated | Error | SpeechStarted | SpeechStopped | InputCommitted | InputCleared | IdleTimeout
     | ItemAdded | ItemDone | ItemRetrieved | ItemDeleted | ItemTruncated
     | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed
     | ResponseCreated | OutputItemAdded | ContentPartAdded | AudioDelta | TranscriptDelta | TextDelta
     | AudioDone | TranscriptDone | TextDone | ContentPartDone | OutputItemDone | ArgumentsDelta | ArgumentsDone
-    | ResponseDone | RateLimits | OutputCleared
+    | ResponseDone | RateLimits | OutputCleared | ResyncRequired | UnitDecided
 )  # fmt: skip
+
+EXTENSION = (ResyncRequired, UnitDecided)
+"""Told only to clients that asked for more than the dialect; numbered and kept like all others."""

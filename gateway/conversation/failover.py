@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import client, speaking
-from .commands import InputAppend, Resume, StageGone, StageLost, StagePlaced
-from .effects import CommitOrder, Replace
+from . import client, events, native, speaking
+from .commands import InputAppend, Resume, StageAttached, StageGone, StageLost, StagePlaced
+from .effects import CommitOrder, Replace, Vacate
 from .errors import Refusal
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ REHEARD_MS = 500
 
 
 def resumed(c: Conversation, resume: Resume) -> None:
-    """Reconcile with what the stages have: the highest epoch holds, input goes on where all have it, orders not obeyed are given again.
+    """Reconcile with what the stages have: input goes on where all have it, orders not obeyed are given again.
 
     Whoever drained or closed it before could not end it: it goes on.
     """
+    rolled_back = is_rolled_back(c, resume)
     c.state.closing = c.state.draining = False
     for stage in resume.attached:
         c.edges.accepted(stage.stage, stage.edges)
@@ -31,17 +32,14 @@ def resumed(c: Conversation, resume: Resume) -> None:
     position = input_position(c, resume)
     c.edges.rewind("client", {stage.stage: stage.edges.get("client", 0) for stage in resume.attached})
     c.input.rewind(position)
+    c.input.frames = frames_position(c, resume)
+    c.edges.rewind("camera", {stage.stage: stage.edges.get("camera", 0) for stage in resume.attached})
     for name, base in c.state.bases.items():
         c.edges.forget_up_to(name, base)
     c.playback.granted_ms = 0
     c.effects.extend(order for order in c.outbox.unanswered() if order.stage not in resume.lost)
-    highest = max((stage.epoch for stage in resume.attached), default=0)
-    if highest > c.fence.epoch:
-        c.fence.epoch = highest
-        _finish_cancel(c)
-    for stage in resume.attached:
-        if stage.stage in c.graph.response_stages and stage.first_kept > c.edges.acknowledged(stage.stage) + 1:
-            speaking.fail(c, "stage_lost", stage.stage)  # what it made of the reply after the last commit cannot be had again
+    if rolled_back:
+        _begin_above(c, resume)
     c.state.lost = list(dict.fromkeys((*c.state.lost, *resume.lost)))
     for name in list(c.state.lost):
         lost(c, StageLost(name, "not there at the takeover"))
@@ -59,12 +57,45 @@ def input_position(c: Conversation, resume: Resume) -> int:
     return min(marks + [_unheard_after(c, stage, c.edges.watermark("client", stage)) for stage in lost_ears])
 
 
-def _finish_cancel(c: Conversation) -> None:
-    """A stage is ahead of what was committed: whatever it made for the forgotten epoch ends here, in an epoch that is new to all."""
-    if c.responses.live is not None:
+def frames_position(c: Conversation, resume: Resume) -> int:
+    """Camera frames that every stage has that sees; a client that sends again goes on behind it."""
+    sees = c.graph.readers("camera", "image")
+    marks = [stage.edges.get("camera", 0) for stage in resume.attached if stage.stage in sees]
+    if not marks:
+        return c.input.frames
+    return min(marks) if resume.resends else max(marks)
+
+
+def is_rolled_back(c: Conversation, resume: Resume) -> bool:
+    """The client or a stage knows more than was committed: the store forgot it, or was away. Asked before `resumed`."""
+    return resume.known_seq > c.state.seq or any(_is_ahead(c, stage) for stage in resume.attached)
+
+
+def _is_ahead(c: Conversation, stage: StageAttached) -> bool:
+    if stage.command_number > c.outbox.issued(stage.stage) or stage.epoch > c.fence.epoch:
+        return True
+    return stage.first_kept > c.edges.acknowledged(stage.stage) + 1
+
+
+def _begin_above(c: Conversation, resume: Resume) -> None:
+    """Say so above every number that the client knows, and end what is open, in an epoch that is new to all."""
+    forgotten = max(0, resume.known_seq - c.state.seq)
+    c.state.seq += forgotten
+    c.state.items, c.responses.count = c.state.items + forgotten, c.responses.count + forgotten  # no id that was told means anything else
+    c.emit(events.ResyncRequired("rolled_back", c.state.seq + 1))
+    for stage in resume.attached:
+        if (gone := stage.first_kept - 1) > c.edges.acknowledged(stage.stage):
+            c.state.consumed[stage.stage] = max(gone, c.state.consumed.get(stage.stage, 0))
+            c.edges.forget_up_to(stage.stage, gone)
+            c.edges.begin_anew(stage.stage, gone)
+    highest = max((stage.epoch for stage in resume.attached), default=0)
+    was_cut, c.fence.epoch = highest > c.fence.epoch, max(highest, c.fence.epoch)
+    if c.responses.live is None:
+        speaking.advance(c, "recovered")
+    elif was_cut:
         speaking.interrupt(c, "turn_detected")
     else:
-        speaking.advance(c, "recovered")
+        speaking.fail(c, "rolled_back", "")
 
 
 def lost(c: Conversation, loss: StageLost) -> None:
@@ -72,10 +103,22 @@ def lost(c: Conversation, loss: StageLost) -> None:
     stage = loss.stage
     if stage not in c.state.lost:
         c.state.lost.append(stage)
+    c.leaving.discard(stage)
     if stage in c.graph.response_stages:
         speaking.fail(c, "stage_lost", stage)
     client.update_interrupted(c, stage)
+    resume_after = rebuild(c, stage)
+    if stage == c.graph.audio_stage:
+        c.held.clear()
+        c.playback.begin_anew()
+    c.effects.append(Replace(stage, resume_after))
+
+
+def rebuild(c: Conversation, stage: str) -> dict[str, int]:
+    """Ready for a stage that begins anew elsewhere. Answers the position of each edge up to which it needs nothing."""
     heard = c.edges.watermark("client", stage)
+    if stage == c.graph.model_stage:
+        native.lost(c)
     had = c.edges.give_up(stage)
     resume_after = {source: had.get(source, 0) for source in c.graph.edges(stage)}
     last_order = c.outbox.forget(stage)
@@ -88,10 +131,7 @@ def lost(c: Conversation, loss: StageLost) -> None:
     c.edges.forget_above(stage, c.received.get(stage, 0))
     c.state.bases[stage] = c.state.consumed[stage] = base
     c.edges.begin_anew(stage, base)
-    if stage == c.graph.audio_stage:
-        c.held.clear()
-        c.playback.begin_anew()
-    c.effects.append(Replace(stage, resume_after))
+    return resume_after
 
 
 def _unheard_after(c: Conversation, stage: str, heard: int) -> int:
@@ -99,7 +139,7 @@ def _unheard_after(c: Conversation, stage: str, heard: int) -> int:
     had up to `heard`), and what a recognizer still owes."""
     end, rate = c.input.end_ms(c.config.input_format), c.config.input_format.rate
     silent_since = end - max(0, c.input.position - heard) * 1000 // rate
-    starts = [silent_since - REHEARD_MS]
+    starts = [silent_since - (c.graph.native.reheard_ms if stage == c.graph.model_stage else REHEARD_MS)]
     if stage == c.graph.decision_stage:
         starts = [min(end, max(*starts, c.input.buffer_start_ms))]  # turns end where the client ended them
     if c.input.open_item is not None:
@@ -116,8 +156,13 @@ def placed(c: Conversation, placement: StagePlaced) -> None:
     if placement.stage not in c.state.lost:
         return
     c.state.lost.remove(placement.stage)
+    c.effects.append(Vacate(placement.stage))
     if placement.stage == c.graph.audio_stage:
+        if not placement.back:
+            c.playback.begin_anew()
         c.playback.granted_ms = 0  # what was granted meanwhile reached nobody
+    if placement.stage == c.graph.model_stage:
+        native.present_epoch(c)
     client.release_held(c)
     if placement.stage == c.graph.transcript_stage:
         for hearing in c.dialog.hearing.values():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import dialog, events, policy, speaking
+from . import camera, dialog, events, native, overlap, policy, speaking
 from .commands import DecisionOut, InputAppend, TranscriptOut
 from .dialog import Hearing
 from .effects import ClearOrder, CommitOrder
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 
 def append(c: Conversation, command: InputAppend) -> None:
+    images = camera.judged(c, command.frames, command.frames_t_ms, "video_frames")
     bounded = c.config.turn_detection is None or c.input.open_item is not None
-    for position, audio in c.input.accept(command.audio, c.config.input_format, c.limits, c.edges.marks("client"), bounded=bounded):
-        c.relay("client", "audio", position, audio)
+    pieces = c.input.accept(command.audio, c.config.input_format, c.limits, c.edges.marks("client"), bounded=bounded)
+    camera.show(c, images, command.event_id)
+    for position, audio in pieces:
+        c.relay("client", "audio", position, overlap.silenced(c, audio))
+    if pieces and c.graph.model_stage:
+        native.heard(c)
 
 
 def decided(c: Conversation, decision: DecisionOut) -> None:
@@ -28,17 +33,17 @@ def decided(c: Conversation, decision: DecisionOut) -> None:
         return  # made of audio that the client committed or cleared meanwhile
     match decision.kind:
         case "speech_started" if c.input.open_item is None:
-            _speech_started(c, max(decision.t_ms, c.input.buffer_start_ms))
+            _speech_started(c, max(decision.t_ms, c.input.buffer_start_ms), decision.decided_at_ms)
         case "speech_stopped" if c.input.open_item is not None:
             item_id, start = c.input.open_item, c.input.open_start_ms
             c.emit(events.SpeechStopped(item_id, decision.t_ms))
             commit(c, item_id, start, max(start, decision.t_ms), wants_reply=policy.auto_reply(c.config))
 
 
-def _speech_started(c: Conversation, start_ms: int) -> None:
+def _speech_started(c: Conversation, start_ms: int, heard_ms: int) -> None:
     item_id = c.new_item_id("u")
     c.input.open_item, c.input.open_start_ms = item_id, start_ms
-    interrupts = policy.interrupts(c.config)
+    interrupts = overlap.spoke_up(c, item_id, heard_ms)
     if interrupts:
         speaking.mute(c)
     c.emit(events.SpeechStarted(item_id, start_ms))
@@ -69,16 +74,18 @@ def clear(c: Conversation) -> None:
     c.input.forget_split()
     c.input.forget_until(c.input.end_ms(c.config.input_format))
     c.dialog.take_told()
+    native.cleared(c)
     c.emit(events.InputCleared())
 
 
 def commit(c: Conversation, item_id: str, start_ms: int, end_ms: int, *, wants_reply: bool) -> None:
     """Input from start to end becomes a user item whose words are asked for."""
     _user_item(c, item_id, start_ms, end_ms, None)
-    deadline = c.now + c.limits.transcript_timeout_ms
-    c.dialog.hearing[item_id] = Hearing(item_id, start_ms, end_ms, wants_reply, deadline, c.dialog.take_told())
-    if c.graph.transcript_stage:
-        stage = c.graph.transcript_stage
+    deadline, told, stage = c.now + c.limits.transcript_timeout_ms, c.dialog.take_told(), c.graph.transcript_stage
+    if stage or not c.graph.model_stage:
+        wants_reply = wants_reply and not c.graph.model_stage
+        c.dialog.hearing[item_id] = Hearing(item_id, start_ms, end_ms, wants_reply, deadline, told)
+    if stage:
         c.order(stage, CommitOrder(item_id, start_ms, end_ms, c.input.generations.get(stage, 0)), append=True)
 
 
@@ -96,6 +103,7 @@ def _user_item(c: Conversation, item_id: str, start_ms: int, end_ms: int, transc
 def heard(c: Conversation, transcript: TranscriptOut) -> None:
     if not transcript.final:
         if transcript.audio_start_ms > c.input.committed_start_ms:
+            overlap.word(c, transcript.text)
             _partial(c, transcript.text)
         return
     hearing = c.dialog.hearing.pop(transcript.item_id, None)
@@ -111,6 +119,7 @@ def heard(c: Conversation, transcript: TranscriptOut) -> None:
         c.emit(events.TranscriptionCompleted(transcript.item_id, transcript.text, hearing.end_ms - hearing.start_ms))
     if hearing.wants_reply and transcript.text.strip():
         c.responses.owed = True
+    overlap.words(c, transcript.item_id, transcript.text)
 
 
 def _partial(c: Conversation, text: str) -> None:
@@ -141,6 +150,7 @@ def transcripts_late(c: Conversation) -> None:
 def transcript_failed(c: Conversation, item_id: str) -> None:
     if c.dialog.hearing.pop(item_id, None) is None:
         return
+    overlap.words(c, item_id, "")
     c.emit(events.TranscriptionFailed(item_id, "transcription_failed", ERRORS["transcription_failed"].message))
 
 

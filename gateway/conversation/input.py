@@ -35,6 +35,8 @@ class InputLedger(Struct):
     open_start_ms: int = 0
     committed_start_ms: int = -1
     """Where the item committed last begins."""
+    frames: int = 0
+    """Camera frames passed on so far: the position of the last."""
 
     def end_ms(self, fmt: AudioFormat) -> int:
         return fmt.milliseconds(self.samples)

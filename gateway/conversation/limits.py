@@ -24,5 +24,7 @@ class Limits(Struct, frozen=True):
     response_timeout_ms: int = 120_000
     """A response without any progress at all."""
     max_session_ms: int = 3_600_000
+    max_unit_frames: int = 4
+    """Camera frames that a native unit takes."""
     max_held_commands: int = 256
     """Client commands waiting behind a session.update."""

@@ -27,6 +27,10 @@ class Outbox(Struct):
         orders.waiting.append(order)
         return order
 
+    def issued(self, stage: str) -> int:
+        """The highest number so far."""
+        return self.stages[stage].issued if stage in self.stages else 0
+
     def obeyed(self, stage: str, number: int) -> bool:
         """Forget what the stage has; True when something was forgotten."""
         orders = self.stages.get(stage)

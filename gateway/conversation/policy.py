@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
+from binascii import b2a_base64
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from .config import SemanticVad, ServerVad, SessionConfig, SessionPatch
+from gateway.graph import Graph, SessionField, StageMapping
+
+from .config import Overlap, SemanticVad, ServerVad, SessionConfig, SessionPatch
 from .errors import Refusal
+from .recap import Recap
+
+DEFAULT_VOICE = "default"
+_MERGED = ("extras", "model_options")
+_PARAMS: dict[str, str] = {
+    "instructions": "session.instructions",
+    "voice": "session.audio.output.voice",
+    "speed": "session.audio.output.speed",
+    "reference_voice": "session.audio.output.reference_voice",
+    "reference_rate_hz": "session.audio.output.reference_voice",
+}
 
 
 def apply(config: SessionConfig, patch: SessionPatch, *, voice_used: bool, speaking: bool) -> SessionConfig:
     """The configuration after the patch. Raises Refusal and changes nothing."""
-    changes: dict[str, Any] = {
-        field: value for field in patch.__struct_fields__ if (value := getattr(patch, field)) is not UNSET and field != "extras"
-    }
-    if patch.extras is not UNSET:
-        merged = {**config.extras, **patch.extras}
-        changes["extras"] = {key: value for key, value in merged.items() if value is not None}
+    replaced = [field for field in patch.__struct_fields__ if field not in (*_MERGED, "overlap")]
+    changes: dict[str, Any] = {field: value for field in replaced if (value := getattr(patch, field)) is not UNSET}
+    if patch.overlap is not UNSET:
+        changes["overlap"] = patch.overlap.over(config.overlap or Overlap())
+    for field in _MERGED:
+        if (given := getattr(patch, field)) is not UNSET:
+            merged = {**getattr(config, field), **given}
+            changes[field] = {key: value for key, value in merged.items() if value is not None}
     if changes.get("model", config.model) != config.model:
         raise Refusal("model_update_unsupported", "session.model")
     if voice_used and changes.get("voice", config.voice) != config.voice:
@@ -30,8 +46,13 @@ def apply(config: SessionConfig, patch: SessionPatch, *, voice_used: bool, speak
     return msgspec.structs.replace(config, **changes)
 
 
-def stage_config(stage: str, config: SessionConfig) -> dict[str, Any]:
-    """What one stage is told of the session's configuration: a JSON object that its engine validates."""
+def stage_config(graph: Graph, stage: str, config: SessionConfig, recap: Recap | None = None) -> dict[str, Any]:
+    """What one stage is told of the session's configuration: a JSON object that its engine validates. The profile's mapping, if it has one.
+
+    recap: of the conversation before the stage was placed anew.
+    """
+    if (mapping := graph.mappings.get(stage)) is not None:
+        return _mapped(mapping, config, recap)
     match stage:
         case "turn":
             match config.turn_detection:
@@ -55,8 +76,47 @@ def stage_config(stage: str, config: SessionConfig) -> dict[str, Any]:
             return {}
 
 
-def stage_config_json(stage: str, config: SessionConfig) -> str:
-    return json.dumps(stage_config(stage, config), separators=(",", ":"), sort_keys=True)
+def stage_config_json(graph: Graph, stage: str, config: SessionConfig, recap: Recap | None = None) -> str:
+    return json.dumps(stage_config(graph, stage, config, recap), separators=(",", ":"), sort_keys=True)
+
+
+def _mapped(mapping: StageMapping, config: SessionConfig, recap: Recap | None) -> dict[str, Any]:
+    told = dict(mapping.values)
+    for field, source in mapping.session.items():
+        if (value := _of_session(source, config, recap)) is not None:
+            told[field] = value
+    told.update((field, config.model_options[name]) for field, name in mapping.options.items() if name in config.model_options)
+    return told
+
+
+def _of_session(source: SessionField, config: SessionConfig, recap: Recap | None) -> Any:
+    """None: nothing to be said about it."""
+    voice = config.reference_voice
+    match source:
+        case "instructions":
+            return config.instructions or None
+        case "voice":
+            return None if voice is not None or config.voice == DEFAULT_VOICE else config.voice
+        case "reference_voice":
+            return None if voice is None else b2a_base64(voice.pcm, newline=False).decode()
+        case "reference_rate_hz":
+            return None if voice is None else voice.rate
+        case "speed":
+            return config.speed
+        case "history":
+            return recap.text or None if recap is not None else None
+        case "heard_until_ms":
+            return None if recap is None else recap.heard_until_ms
+
+
+def session_param(graph: Graph, stage: str, field: str) -> str:
+    """The client's name of what a stage calls by its own."""
+    mapping = graph.mappings.get(stage)
+    if mapping is None:
+        return f"session.{field}"
+    if field in mapping.options:
+        return f"session.model_options.{mapping.options[field]}"
+    return _PARAMS.get(mapping.session.get(field, ""), f"session.{field}")
 
 
 def auto_reply(config: SessionConfig) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from .commands import MarkOut, StageChunk
 from .config import Modality, Tool
 from .items import Item, Part, Response, ResponseStatus, Usage
 
@@ -45,6 +46,18 @@ class Live(Struct):
     """When something was handed to the audio stage that it has not answered yet."""
     sound_fed: bool = False
     """The audio stage has all of it: it owes sound until its own last."""
+    made_as: str = ""
+    """What stages call it: a turn of a native model, which is counted by the model. Empty: its id."""
+    units: int = 0
+    """Units in which it was made so far."""
+    begun_ms: int = 0
+    """End of the input that was heard when it began."""
+    marks: list[MarkOut] = []
+    """Where in its sound each unit's text ends, if the sound itself does not tell."""
+
+    @property
+    def label(self) -> str:
+        return self.made_as or self.id
 
     def message(self, status: str, *, audio_ms: int = 0) -> Item:
         spoken = self.modality == "audio"
@@ -71,7 +84,14 @@ class Live(Struct):
 
 class Responses(Struct):
     live: Live | None = None
+    coming: list[Live] = []
+    """Turns that a native model began while the sound of an earlier one still leaves: the client hears of them one after the other."""
     count: int = 0
     owed: bool = False
     """A user turn waits for a reply: until the live response ends, or the user pauses."""
     voice_used: bool = False
+
+    def of(self, chunk: StageChunk) -> Live | None:
+        """The response that it is made for, live or coming."""
+        found = (live for live in (self.live, *self.coming) if live is not None)
+        return next((live for live in found if live.label == chunk.response_id and live.epoch == chunk.epoch), None)

@@ -7,21 +7,18 @@ deadlines are milliseconds of the session's own elapsed time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
-
-from msgspec import Struct
 
 from gateway.graph import Edges, Graph
 
-from . import client, events, failover, hearing, speaking
-from .client import Updating
+from . import client, events, failover, hearing, moving, native, outputs, overlap, speaking
 from .commands import (
-    AudioOut,
     Client,
     ClientCommand,
     Command,
-    DecisionOut,
     Drain,
+    Idle,
     InputAppend,
     InputClear,
     InputCommit,
@@ -29,7 +26,6 @@ from .commands import (
     ItemDelete,
     ItemRetrieve,
     ItemTruncate,
-    OpaqueOut,
     OutputClear,
     Refused,
     ResponseCancel,
@@ -38,16 +34,15 @@ from .commands import (
     SessionUpdate,
     StageAccepted,
     StageChunk,
+    StageDraining,
     StageFailed,
     StageGone,
     StageLost,
     StagePlaced,
+    StageUnit,
     StageUpdated,
     Start,
-    TextOut,
     Tick,
-    ToolOut,
-    TranscriptOut,
 )
 from .config import SessionConfig
 from .dialog import Dialog
@@ -61,40 +56,10 @@ from .limits import Limits
 from .orders import Outbox
 from .playback import Held, Playback
 from .response import Responses
+from .state import MAX_OVERTAKERS, State
 
-SCHEMA = 1
 _CONTROL = (ResponseCancel, OutputClear)
-MAX_OVERTAKERS = 16
-"""Numbered commands that may overtake others: the checkpoint holds each."""
-_KINDS: dict[type, str] = {
-    TextOut: "text", ToolOut: "tool", TranscriptOut: "transcript", DecisionOut: "decision", AudioOut: "audio", type(None): ""
-}  # fmt: skip
-
-
-class State(Struct):
-    """The rest of what a checkpoint's hot part holds."""
-
-    schema: int = SCHEMA
-    seq: int = 0
-    items: int = 0
-    consumed: dict[str, int] = {}
-    deadlines: dict[str, int] = {}
-    updates: int = 1
-    """Configuration generations used so far."""
-    misled: list[str] = []
-    """Stages that may have staged a refused configuration."""
-    updating: Updating | None = None
-    held_commands: list[Client] = []
-    closing: bool = False
-    draining: bool = False
-    client_seq: int = 0
-    """All client commands up to this number were obeyed."""
-    overtook: list[int] = []
-    """Numbers above it that were obeyed, too, before those that wait behind an update."""
-    lost: list[str] = []
-    """Stages that are being placed anew."""
-    bases: dict[str, int] = {}
-    """Output positions that a stage's earlier placements used up."""
+_FROM_A_STAGE = (StageChunk, StageUnit, StageAccepted, StageUpdated, StageFailed, StageLost)
 
 
 class Conversation:
@@ -107,8 +72,11 @@ class Conversation:
         self.state, self.fence, self.input = State(), Fence(), InputLedger()
         self.outbox, self.playback, self.history = Outbox(), Playback(), History()
         self.responses, self.dialog, self.edges = Responses(), Dialog(), Edges(graph)
+        self.native, self.memory = native.Native(), native.Memory()
         self.held = Held()
         self.received: dict[str, int] = {}
+        self.leaving: set[str] = set()
+        """Stages whose replica drains: each is placed anew at its next quiet point."""
         self._acked: dict[str, int] = {}
         self.now = 0
         self.effects: list[Effect] = []
@@ -121,6 +89,8 @@ class Conversation:
         self.effects = []
         if self.state.closing and not isinstance(command, Resume):
             return []
+        if isinstance(command, _FROM_A_STAGE) and command.stage in self.state.lost:
+            return []  # of a placement that is given up
         if isinstance(command, ClientCommand):
             self._client(command)
         else:
@@ -132,25 +102,20 @@ class Conversation:
     def _client(self, command: ClientCommand) -> None:
         held = self.state.held_commands
         waits = self.state.updating is not None or held or (self.state.lost and isinstance(command, SessionUpdate))
-        overtakes = isinstance(command, _CONTROL) and self.speaking and len(self.state.overtook) < MAX_OVERTAKERS
-        if not waits or overtakes:
+        overtakes = isinstance(command, _CONTROL) and self.speaking and len(self.state.overtaken) < MAX_OVERTAKERS
+        if not waits or overtakes or (isinstance(command, Refused) and command.client_seq is None):
             self.obey(command, overtakes=bool(waits))
-            return
-        if len(held) >= self.limits.max_held_commands or _held_bytes([*held, command]) > self.limits.max_pending_input_bytes:
-            self.refuse(Refusal("update_refused", None, why="too much waits behind a session.update"), command.event_id)
+        elif len(held) >= self.limits.max_held_commands or held_bytes([*held, command]) > self.limits.max_pending_input_bytes:
+            self.obey(_refused_for_want_of_room(command), overtakes=True)
         else:
             held.append(cast(Client, command))
 
     def obey(self, command: ClientCommand, *, overtakes: bool = False) -> None:
-        """Once for each number. `overtakes`: commands of lower numbers are still to be obeyed."""
-        number, state = command.client_seq, self.state
-        if number is not None:
-            if number <= state.client_seq or number in state.overtook:
-                return  # sent again after a resume: it was obeyed before
-            if overtakes:
-                state.overtook = [*state.overtook, number]
-            else:
-                state.client_seq, state.overtook = number, [each for each in state.overtook if each > number]
+        """Once for each number: one that is refused was decided, too. `overtakes`: commands of lower numbers are still to be decided."""
+        if (number := command.client_seq) is not None:
+            if self.state.has_decided(number):
+                return
+            self.state.decide(number, overtakes=overtakes)
         try:
             _CLIENT_HANDLERS[type(command)](self, command)
         except Refusal as refusal:
@@ -192,12 +157,16 @@ class Conversation:
         if stage not in self.state.lost:
             self.effects.append(self.outbox.issue(stage, self.fence, body, append=append))
 
-    def relay(self, source: str, kind: str, position: int, payload: Any, chunk: StageChunk | None = None) -> None:
-        """Pass something on to all stages that read it. All other readers of the source hear of its last output, too."""
+    def relay(self, source: str, kind: str, position: int, payload: Any, chunk: StageChunk | None = None) -> tuple[str, ...]:
+        """Pass something on to all stages that read it, and answer who they are.
+
+        All other readers of the source hear of its last output, too; but a native model ends its text and its thought each by itself.
+        """
         readers, last = self.graph.readers(source, kind), chunk is not None and chunk.last
-        live = self.responses.live
-        turn = live.turn if live is not None and chunk is not None and chunk.response_id == live.id else self.fence.turn
-        for reader in self.graph.all_readers(source) if last else readers:
+        live = self.responses.of(chunk) if chunk is not None else None
+        turn = live.turn if live is not None else self.fence.turn
+        told = self.graph.all_readers(source) if last and not (kind and source == self.graph.model_stage) else readers
+        for reader in told:
             if position <= self.edges.watermark(source, reader):
                 continue  # sent again after a takeover, and this one has it
             if reader in self.state.lost and chunk is not None:
@@ -219,6 +188,7 @@ class Conversation:
                     self.fence.config_generation,
                 )
             )
+        return told
 
     def consumed(self, chunk: StageChunk) -> None:
         self.state.consumed[chunk.stage] = chunk.position
@@ -242,6 +212,8 @@ class Conversation:
         times = [
             *self.state.deadlines.values(),
             speaking.pace_at(self),
+            native.continue_at(self),
+            overlap.deadline(self),
             watch[0] if watch else None,
             self.dialog.deadline(),
             self.state.updating.deadline if self.state.updating else None,
@@ -264,12 +236,16 @@ class Conversation:
         speaking.pump(self)
         speaking.prompt_if_ready(self)
         speaking.answer_if_owed(self)
+        overlap.due(self)
+        native.continue_in_silence(self)
         hearing.await_user(self)
         for stage, consumed in self.state.consumed.items():
             acked = self._acked.get(stage, 0)
             if consumed > acked and (position := self.edges.acknowledgeable(stage, consumed)) > acked:
                 self._acked[stage] = position
                 self.effects.append(Ack(stage, position))
+        if self.leaving:
+            moving.settle(self)
         if self.state.draining and self.quiet:
             self.close(1012, "server_draining")
 
@@ -284,13 +260,24 @@ class Conversation:
         return not self.speaking and self.input.open_item is None and not self.dialog.waiting() and self.state.updating is None
 
 
-def _held_bytes(commands: list[ClientCommand]) -> int:
+def held_bytes(commands: Sequence[ClientCommand]) -> int:
+    """Audio among commands that wait."""
     return sum(len(command.audio) for command in commands if isinstance(command, InputAppend))
+
+
+def _refused_for_want_of_room(command: ClientCommand) -> Refused:
+    if isinstance(command, Refused):
+        return command
+    refusal = Refusal("update_refused", None, why="too much waits behind a session.update")
+    return Refused(
+        code=refusal.code, message=refusal.message, param=refusal.param, event_id=command.event_id, client_seq=command.client_seq
+    )
 
 
 def _start(c: Conversation, _: Start) -> None:
     c.set_deadline("session", c.now + c.limits.max_session_ms)
-    c.emit(events.SessionCreated(c.session_id, c.config))
+    native.present_epoch(c)
+    c.emit(events.SessionCreated(c.session_id, c.config.told))
 
 
 def _refused(c: Conversation, refused: Refused) -> None:
@@ -301,89 +288,23 @@ def _drain(c: Conversation, _: Drain) -> None:
     c.state.draining = True
 
 
-def _chunk(c: Conversation, chunk: StageChunk) -> None:
-    """An output of a stage, in order: passed along its edges at once, then judged, then consumed. Audio waits for its time."""
-    if chunk.position <= c.received.get(chunk.stage, 0):
-        return
-    c.received[chunk.stage] = chunk.position
-    live = c.responses.live
-    current = live is not None and c.fence.admits(chunk.epoch) and chunk.response_id == live.id
-    output = chunk.output
-    consumed = chunk.position <= c.state.consumed.get(chunk.stage, 0)
-    if not (isinstance(output, DecisionOut | TranscriptOut) or current) or not _pass_on(c, chunk, again=consumed):
-        c.edges.withdraw(chunk.stage, chunk.position)
-    if consumed:
-        return  # before a takeover; some reader may not have had it
-    if chunk.stage == c.graph.audio_stage:
-        c.held.push(chunk)
-        return
-    match output:
-        case DecisionOut():
-            hearing.decided(c, output)
-        case TranscriptOut():
-            hearing.heard(c, output)
-    if live is not None and current and c.responses.live is live:
-        live.progress_at = c.now
-        match output:
-            case TextOut():
-                speaking.text(c, live, output)
-            case ToolOut():
-                speaking.tool(c, live, output)
-        if chunk.failed:
-            speaking.fail(c, "stage_failed", chunk.stage)
-        elif chunk.last and chunk.stage == c.graph.text_stage:
-            speaking.text_ended(c, live, chunk)
-    elif chunk.failed:
-        _input_failed(c, chunk.stage)
-    c.consumed(chunk)
-
-
-def _pass_on(c: Conversation, chunk: StageChunk, *, again: bool) -> bool:
-    """False when it goes no further: the words of a written reply are not spoken. `again`: nothing new is owed for it."""
-    live = c.responses.live
-    if live is not None and live.modality == "text" and chunk.response_id == live.id:
-        return False
-    kind = chunk.output.kind if isinstance(chunk.output, OpaqueOut) else _KINDS[type(chunk.output)]
-    c.relay(chunk.stage, kind, chunk.position, chunk.wire, chunk)
-    fed = c.graph.all_readers(chunk.stage) if chunk.last else c.graph.readers(chunk.stage, kind)
-    if live is not None and not again and chunk.response_id == live.id and c.graph.audio_stage in fed:
-        live.owed_since = c.now if live.owed_since is None else live.owed_since
-        live.sound_fed = live.sound_fed or chunk.last
-    return True
-
-
-def _accepted(c: Conversation, mark: StageAccepted) -> None:
-    c.edges.accepted(mark.stage, mark.edges)
-    c.outbox.obeyed(mark.stage, mark.command_number)
-
-
-def _failed(c: Conversation, failure: StageFailed) -> None:
-    live = c.responses.live
-    if failure.stage not in c.graph.response_stages:
-        _input_failed(c, failure.stage)
-    elif live is not None and failure.response_id in ("", live.id) and c.fence.admits(failure.epoch or c.fence.epoch):
-        speaking.fail(c, "stage_failed", failure.stage)
-
-
-def _input_failed(c: Conversation, stage: str) -> None:
-    """A stage that hears failed at something: no words will come, or a turn may be missed."""
-    if stage == c.graph.transcript_stage:
-        for item_id in list(c.dialog.hearing):
-            hearing.transcript_failed(c, item_id)
-    elif stage not in c.graph.response_stages:
-        c.refuse(Refusal("stage_failed", stage=stage), None)
+def _idle(c: Conversation, _: Idle) -> None:
+    if not c.speaking:
+        client.close_unused(c)
 
 
 _STAGE_HANDLERS: dict[type, Any] = {
     Start: _start,
     Drain: _drain,
-    Refused: _refused,
+    Idle: _idle,
     Tick: lambda c, _: c.ticked(),
-    StageChunk: _chunk,
-    StageAccepted: _accepted,
+    StageChunk: outputs.chunk,
+    StageUnit: native.unit_done,
+    StageAccepted: outputs.accepted,
     StageUpdated: client.stage_updated,
-    StageFailed: _failed,
+    StageFailed: outputs.failed,
     StageLost: failover.lost,
+    StageDraining: moving.draining,
     StagePlaced: failover.placed,
     StageGone: failover.gone,
     Resume: failover.resumed,
@@ -401,4 +322,5 @@ _CLIENT_HANDLERS: dict[type, Any] = {
     ResponseCreate: client.response_create,
     ResponseCancel: client.response_cancel,
     SessionUpdate: client.session_update,
+    Refused: _refused,
 }

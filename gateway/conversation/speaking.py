@@ -52,11 +52,20 @@ def start(c: Conversation, options: ResponseOptions) -> None:
         out_of_band=options.out_of_band,
         progress_at=c.now,
     )
-    c.responses.live = live
+    announce(c, live)
+    prompt_if_ready(c)
+
+
+def announce(c: Conversation, live: Live) -> None:
+    """From now on it is the response that the client hears of; what was written of it before is told at once."""
+    c.responses.live, live.progress_at = live, c.now
     if live.modality == "audio":
         c.playback.begin(live.item_id, c.now)
     c.emit(events.ResponseCreated(live.snapshot(c.conversation_id)))
-    prompt_if_ready(c)
+    written, live.text = live.text, ""
+    text(c, live, TextOut(written))
+    if live.text_ended:
+        _complete_if_written(c, live)
 
 
 def prompt_if_ready(c: Conversation) -> None:
@@ -129,9 +138,17 @@ def tool(c: Conversation, live: Live, call: ToolOut) -> None:
 
 def text_ended(c: Conversation, live: Live, chunk: StageChunk) -> None:
     """The language model is done: a text reply ends here, a spoken one with its last sound."""
-    end = chunk.finish or FinishOut()
-    live.text_ended, live.finish_reason = True, end.reason
-    live.input_tokens, live.output_tokens = end.input_tokens, end.output_tokens
+    if chunk.finish is not None or not live.text_ended:
+        end = chunk.finish or FinishOut()
+        live.text_ended, live.finish_reason = True, end.reason
+        live.input_tokens, live.output_tokens = end.input_tokens, end.output_tokens
+    if live.made_as and c.native.turn == live.turn:
+        c.native.turn = 0
+    if live is c.responses.live:
+        _complete_if_written(c, live)
+
+
+def _complete_if_written(c: Conversation, live: Live) -> None:
     if live.modality == "text" or not c.graph.audio_stage:
         complete(c, live)
 
@@ -142,7 +159,7 @@ def pump(c: Conversation) -> None:
     while (chunk := c.held.head()) is not None:
         live = c.responses.live
         audio = chunk.output if isinstance(chunk.output, AudioOut) else None
-        if live is None or live.modality == "text" or not c.fence.admits(chunk.epoch) or chunk.response_id != live.id:
+        if live is None or live.modality == "text" or not c.fence.admits(chunk.epoch) or c.responses.of(chunk) is not live:
             if audio is not None:
                 c.playback.dropped(audio)
         elif audio is not None and not c.playback.may_leave(audio, c.now, lead):
@@ -220,6 +237,7 @@ def interrupt(c: Conversation, cause: Cause) -> None:
 
 def advance(c: Conversation, reason: str) -> None:
     """The next epoch begins: every stage that makes something for a response drops what it makes for the old one."""
+    c.responses.coming, c.native.turn = [], 0
     cancelled, following = c.fence.advance()
     for stage in c.graph.response_stages:
         c.order(stage, CancelOrder(cancelled, following, reason), append=False)
@@ -232,6 +250,8 @@ def _end(c: Conversation, live: Live, status: ResponseStatus, **end: object) -> 
         _end_message(c, live, live.message_index, status)
     c.emit(events.ResponseDone(live.snapshot(c.conversation_id, status, **end)))
     c.emit(events.RateLimits())
+    if c.responses.coming:
+        announce(c, c.responses.coming.pop(0))
 
 
 def _end_message(c: Conversation, live: Live, index: int, status: ResponseStatus) -> None:
@@ -256,6 +276,7 @@ def _end_message(c: Conversation, live: Live, index: int, status: ResponseStatus
 
 def _remember(c: Conversation, live: Live, sound: Sound, status: ResponseStatus) -> None:
     """The history holds what is heard: of a cancelled reply what was, of a failed one what will be, and no more than a truncate left."""
+    sound.marks = sound.marks or live.marks
     c.history.remember(live.item_id, live.text, sound)
     if status == "cancelled":
         c.history.cut(live.item_id, next(c.playback.heard(c.now))[1])
@@ -269,7 +290,7 @@ def watch_at(c: Conversation) -> tuple[int, str] | None:
     if live is None:
         return None
     deadlines = [(live.progress_at + limits.response_timeout_ms, c.graph.text_stage)]
-    if live.prompted and not live.text_ended and not live.outputs:
+    if live.prompted and not live.made_as and not live.text_ended and not live.outputs:
         deadlines.append((live.progress_at + limits.first_output_timeout_ms, c.graph.text_stage))
     if live.owed_since is not None and not len(c.held) and c.graph.audio_stage:
         has_credit = max(live.owed_since, c.playback.ends_at() - limits.max_output_lead_ms)

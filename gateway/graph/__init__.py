@@ -6,9 +6,11 @@ from .edges import Edges, EdgesState
 from .errors import Problem, ProfileError
 from .graph import Control, Edge, Graph, Lane
 from .kinds import AlignmentOptions, ChatOptions, DialogOptions
+from .native import POLICIES, NativeSettings, OverlapDefaults, SessionField, StageMapping
 from .profile import Limits, Pacing, Profile, SemanticVadDefaults, ServerVadDefaults, SessionDefaults, load_profile
 
 __all__ = [
+    "POLICIES",
     "AlignmentOptions",
     "ChatOptions",
     "Control",
@@ -19,6 +21,8 @@ __all__ = [
     "Graph",
     "Lane",
     "Limits",
+    "NativeSettings",
+    "OverlapDefaults",
     "Pacing",
     "Problem",
     "Profile",
@@ -26,5 +30,7 @@ __all__ = [
     "SemanticVadDefaults",
     "ServerVadDefaults",
     "SessionDefaults",
+    "SessionField",
+    "StageMapping",
     "load_profile",
 ]

@@ -30,5 +30,7 @@ INPUT_REPORTS: tuple[str, ...] = ("commit", "clear", "end", "interrupt", "trunca
 ALIASES = {"pcm16": "audio"}
 """Other spellings of a format in an input item."""
 
-CLIENT, CORE = "client", "core"
-"""Sources of edges that are not stages: what the client sends, and what the core decides."""
+CLIENT, CAMERA, CORE = "client", "camera", "core"
+"""Sources of edges that are not stages: the client's sound, its pictures, and what the core decides."""
+
+MEDIA_SOURCES = {"audio": CLIENT, "image": CAMERA}

@@ -7,18 +7,20 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from .formats import CLIENT, CORE, INPUT, INPUT_MEDIA, PROGRESS
+from .formats import CAMERA, CLIENT, CORE, INPUT, MEDIA_SOURCES, PROGRESS
 from .kinds import DialogOptions, Options
+from .native import NativeSettings, StageMapping
 from .node import Node, Overflow
 from .profile import Profile
 from .topology import ControlEdge, DataEdge
 
 Lane = Literal["input", "response"]
+_MODEL_MAKES = frozenset({"decision", "text"})
 _MADE_FOR_A_RESPONSE = frozenset({"text", "thought", "codes", "latents", "tool", "audio"})
 
 
 class Edge(Struct, frozen=True):
-    """All that one reader gets from one source. Sources are stages, "client" and "core"."""
+    """All that one reader gets from one source. Sources are stages, "client", "camera" and "core"."""
 
     source: str
     reader: str
@@ -62,11 +64,16 @@ class Graph:
         """Told to cancel, upstream first."""
         self.dialog: Final[DialogOptions | None] = next((node.options for node in nodes if isinstance(node.options, DialogOptions)), None)
         """None in a native graph: the model itself holds the dialog."""
+        self.model_stage: Final[str] = "" if self.dialog is not None else self._model()
+        """Of a native graph: hears the client, decides when it speaks, and writes what it says. Empty where a dialog does."""
+        self.native: Final[NativeSettings] = profile.native or NativeSettings()
+        self.mappings: Final[dict[str, StageMapping]] = profile.configure
+        """What stages are told of a session, as far as the profile says it."""
         self.audio_stage: Final[str] = self._publisher("audio")
         """Makes the reply's audio; this and the next four are empty when there is none."""
         self.text_stage: Final[str] = self._core_source("text") or self._publisher("text")
         self.transcript_stage: Final[str] = self._core_source("transcript") or self._publisher("transcript")
-        self.decision_stage: Final[str] = self._core_source("decision") or self._publisher("decision")
+        self.decision_stage: Final[str] = self._core_source("decision") or self._bounds_turns()
         self.progress_stage: Final[str] = self._progress_source()
         """Reports which text a reply's audio holds."""
         ender = by_name[profile.topology.ends_turns]
@@ -74,7 +81,7 @@ class Graph:
         """Its `last` ends a response."""
 
     def readers(self, source: str, kind: str) -> tuple[str, ...]:
-        """Stages that read this kind of payload from a stage, "client" or "core", in the order of opening."""
+        """Stages that read this kind of payload from a stage, "client", "camera" or "core", in the order of opening."""
         return self._readers.get((source, kind), ())
 
     def all_readers(self, source: str) -> tuple[str, ...]:
@@ -87,7 +94,7 @@ class Graph:
 
     def lane(self, source: str, kind: str, reader: str) -> Lane:
         """Which rule fences an append: client media and what bounds it are input, all that is made for a response is response."""
-        if source == CLIENT:
+        if source in (CLIENT, CAMERA):
             return "input"
         if source in self.response_stages or (source == CORE and kind != "control"):
             return "response"
@@ -119,7 +126,7 @@ class Graph:
         readers = self._nodes[edge.reader].stages
         reader = readers[0] if readers else CORE
         if edge.source == INPUT:
-            pairs = [(CLIENT if kind in INPUT_MEDIA else CORE, kind) for kind in edge.formats]
+            pairs = [(MEDIA_SOURCES.get(kind, CORE), kind) for kind in edge.formats]
         else:
             pairs = [self._maker(self._nodes[edge.source], kind) for kind in edge.formats]
         return [Edge(source, reader, (kind,), edge.capacity, edge.overflow) for source, kind in pairs]
@@ -164,6 +171,14 @@ class Graph:
 
     def _publisher(self, kind: str) -> str:
         return next((stage for stage in self.stages if (stage, kind) in self._publish), "")
+
+    def _model(self) -> str:
+        hears = (stage for stage in self.stages if CLIENT in self.edges(stage))
+        return next((stage for stage in hears if set(self._makes[stage]) >= _MODEL_MAKES), "")
+
+    def _bounds_turns(self) -> str:
+        """The detector: a model's own decisions bound no turn of the user's."""
+        return next((stage for stage in self.stages if stage != self.model_stage and (stage, "decision") in self._publish), "")
 
     def _core_source(self, kind: str) -> str:
         return next((stage for stage in self.stages if (stage, kind) in self._core_reads), "")

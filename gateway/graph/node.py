@@ -9,7 +9,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import Problem
-from .formats import ALIASES, CLIENT, CORE, INPUT
+from .formats import ALIASES, CAMERA, CLIENT, CORE, INPUT
 from .kinds import KNOWN_KINDS, Options
 from .ports import Ports, chained
 
@@ -140,7 +140,7 @@ def _read_chain(stages: object, others: dict[str, Any], known: Mapping[str, Port
         problems += problems_of(error, f"{path}.stages")
         return {}
     for name in names:
-        if name in (CLIENT, CORE):
+        if name in (CLIENT, CAMERA, CORE):
             problems.append(Problem(f"{path}.stages", f"'{name}' names a source of edges, not a stage"))
     if any(name not in known for name in names) or len(set(names)) < len(names):
         problems.append(Problem(f"{path}.stages", f"no stage group serves the stages {names}"))

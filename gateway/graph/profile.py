@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import Problem, ProfileError
 from .kinds import DialogOptions
+from .native import NativeSettings, StageMapping
 from .node import Node, problems_of, read_node
 from .ports import STAGES, DeclaredPorts, Ports
 from .topology import Joiner, Topology
@@ -47,6 +48,8 @@ class SessionDefaults(_Settings):
     """What a session is until its client says otherwise, and how long it may last."""
 
     turn_detection: TurnDetectionDefaults | None = ServerVadDefaults(type="server_vad")
+    instructions: str = ""
+    """Of a session whose client gives none, where no dialog has a system_prompt."""
     voice: str = Field(default="default", min_length=1)
     output_modality: Literal["audio", "text"] = "audio"
     max_session_ms: int = Field(default=3_600_000, ge=1000)
@@ -76,6 +79,10 @@ class _Document(_Settings):
     pacing: Pacing = Pacing()
     limits: Limits = Limits()
     stages: dict[str, DeclaredPorts] = {}
+    native: NativeSettings | None = None
+    configure: dict[str, StageMapping] = {}
+    services: dict[str, dict[Annotated[str, Field(pattern=r"^PARLEY_[A-Z0-9_]+$")], str]] = {}
+    """By service: settings that `parley up` gives it. The gateway has no use for them."""
     nodes: dict[str, Any] = Field(min_length=1)
     publish: dict[str, Annotated[tuple[str, ...], Field(strict=False)]]
 
@@ -95,11 +102,14 @@ class Profile(Struct, frozen=True):
     nodes: tuple[Node, ...]
     publish: dict[str, tuple[str, ...]]
     topology: Topology
+    native: NativeSettings | None = None
+    configure: dict[str, StageMapping] = {}
 
     @property
     def instructions(self) -> str:
         """What a session's instructions are until its client says otherwise."""
-        return next((node.options.system_prompt for node in self.nodes if isinstance(node.options, DialogOptions)), "")
+        dialog = next((node.options for node in self.nodes if isinstance(node.options, DialogOptions)), None)
+        return (dialog.system_prompt if dialog is not None else "") or self.session.instructions
 
 
 def load_profile(text: str, name: str) -> Profile:
@@ -116,12 +126,32 @@ def load_profile(text: str, name: str) -> Profile:
         raise ProfileError(name, tuple(problems))
     joiner = Joiner(nodes, document.publish, document.limits.edge_capacity_positions)
     topology = joiner.join()
-    if topology is None:
+    joiner.problems += _check_stages_told(document, nodes)
+    if topology is None or joiner.problems:
         raise ProfileError(name, tuple(joiner.problems))
     return Profile(
         name, document.model, document.description, document.languages, document.session, document.pacing, document.limits,
-        nodes, document.publish, topology,
+        nodes, document.publish, topology, document.native, document.configure,
     )  # fmt: skip
+
+
+def _check_stages_told(document: _Document, nodes: tuple[Node, ...]) -> list[Problem]:
+    """What is said of a native model and of its stages must have somebody to hear it."""
+    held = {stage for node in nodes for stage in node.stages}
+    problems = [Problem("configure", f"no node holds the stage '{stage}'") for stage in document.configure if stage not in held]
+    if any(isinstance(node.options, DialogOptions) for node in nodes):
+        if document.native is not None:
+            problems.append(Problem("native", "a profile with a dialog has no native model"))
+        return problems
+    makes = [ports.makes for node in nodes for ports in node.chain]
+    if document.native is not None and not any("decision" in made and "text" in made for made in makes):
+        problems.append(Problem("native", "no stage makes both decision and text"))
+    vad = document.session.turn_detection
+    if vad is not None and not vad.create_response:
+        problems.append(Problem("session.turn_detection.create_response", "a native model itself decides when it replies"))
+    if isinstance(vad, ServerVadDefaults) and vad.idle_timeout_ms is not None:
+        problems.append(Problem("session.turn_detection.idle_timeout_ms", "nobody can make a native model speak"))
+    return problems
 
 
 def _read_nodes(raw: dict[str, Any], document: _Document | None, problems: list[Problem]) -> tuple[Node, ...]:

@@ -19,7 +19,7 @@ from .openai_ga import parse as parse_ga
 from .problems import WireRefusal, from_validation
 
 _encode = msgspec.json.Encoder().encode
-_Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 
 
 class ResumeShape(msgspec.Struct, tag_field="type", tag="session.resume"):
@@ -28,10 +28,13 @@ class ResumeShape(msgspec.Struct, tag_field="type", tag="session.resume"):
     session_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     resume_token: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     last_seq: _Number = 0
+    """Number of the last event that has one."""
+    unnumbered: _Number = 0
+    """Events of the session that came after it without a number: each stands in the place of one."""
     event_id: str | None = None
 
     def __repr__(self) -> str:
-        return f"ResumeShape({self.session_id!r}, last_seq={self.last_seq})"
+        return f"ResumeShape({self.session_id!r}, last_seq={self.last_seq}, unnumbered={self.unnumbered})"
 
 
 class AckShape(msgspec.Struct, tag_field="type", tag="session.event_ack"):
@@ -80,8 +83,10 @@ def skipped(view: SessionView, seq: int | None) -> str:
     return _text("session.skipped", view, seq)
 
 
-def resumed(view: SessionView, config: SessionConfig, *, seq: int, input_samples: int, client_seq: int, first_seq: int) -> str:
-    """The session goes on: send again audio from input_samples on and commands above client_seq."""
+def resumed(
+    view: SessionView, config: SessionConfig, *, seq: int, input_samples: int, client_seq: int, first_seq: int, input_frames: int = 0
+) -> str:
+    """The session goes on: send again audio from input_samples on, commands above client_seq, camera frames above input_frames."""
     session = session_object(view.session_id, config, view.expires_at) | {"resume_token": view.resume_token}
     return _text(
         "session.resumed",
@@ -91,14 +96,15 @@ def resumed(view: SessionView, config: SessionConfig, *, seq: int, input_samples
         resume_token=view.resume_token,
         seq=seq,
         input_samples=input_samples,
+        input_frames=input_frames,
         client_seq=client_seq,
         first_seq=first_seq,
     )
 
 
-def resync_required(view: SessionView, reason: str, first_seq: int) -> str:
-    """Events below first_seq are lost to the client."""
-    return _text("session.resync_required", view, None, reason=reason, first_seq=first_seq)
+def journal_gap(view: SessionView, first_seq: int) -> str:
+    """Events below first_seq that the client does not have are not kept any more: it stands in the place of the last of them."""
+    return _text("session.resync_required", view, first_seq - 1, reason="journal_gap", first_seq=first_seq)
 
 
 def replaced(view: SessionView) -> str:

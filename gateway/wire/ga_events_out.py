@@ -162,4 +162,7 @@ _RENDERERS: dict[type[Any], tuple[str, _Body]] = {
     events.ArgumentsDone: ("response.function_call_arguments.done", _flat(*_CALL, "name", "arguments")),
     events.RateLimits: ("rate_limits.updated", _rate_limits),
     events.OutputCleared: ("output_audio_buffer.cleared", _flat("response_id")),
+    # of the extension, but told in order like all others
+    events.ResyncRequired: ("session.resync_required", _flat("reason", "first_seq")),
+    events.UnitDecided: ("session.decision", _flat("unit", "decision", "t_ms", "end_ms", "response_id")),
 }

@@ -7,10 +7,12 @@ from typing import Any
 
 import pybase64
 
+from gateway.conversation.commands import Frame
 from gateway.conversation.config import ResponseOptions
 from gateway.conversation.items import Item, ItemStatus, Part
 
 from . import ga_shapes as shapes
+from . import pictures
 from .ga_session_in import limited, modalities, refuse_beta, token_bound, tool_choice, tools, voice
 from .limits import WireLimits
 from .problems import WireRefusal, invalid, over_limit, unsupported
@@ -70,8 +72,15 @@ def _input_audio(content: shapes.InputAudio, where: str) -> Part:
     return Part("input_audio", transcript=content.transcript)
 
 
-def _image(content: shapes.InputImage, where: str) -> Part:
-    raise WireRefusal("invalid_item", f"{where}.type", why="no model here reads images")
+def frames(shape: shapes.ItemShape, limits: WireLimits, param: str) -> tuple[Frame, ...]:
+    """What the image parts of a created item show."""
+    if not isinstance(shape, shapes.MessageShape):
+        return ()
+    return tuple(
+        pictures.from_url(content.image_url, limits, f"{param}.content[{index}].image_url")
+        for index, content in enumerate(shape.content)
+        if isinstance(content, shapes.InputImage)
+    )
 
 
 def _output_audio(content: shapes.OutputAudio, where: str) -> Part:
@@ -82,7 +91,7 @@ _PARTS: dict[type[Any], Callable[[Any, str], Part]] = {
     shapes.InputText: lambda content, where: Part("input_text", text=content.text),
     shapes.OutputText: lambda content, where: Part("output_text", text=content.text),
     shapes.InputAudio: _input_audio,
-    shapes.InputImage: _image,
+    shapes.InputImage: lambda content, where: Part("input_image"),
     shapes.OutputAudio: _output_audio,
 }
 
@@ -125,6 +134,8 @@ def _input(items: list[shapes.ItemShape] | None, limits: WireLimits) -> tuple[It
     if len(items) > limits.max_input_items:
         raise over_limit("response.input", limits.max_input_items, "items")
     made = tuple(item(shape, limits, f"response.input[{index}]") for index, shape in enumerate(items))
+    if any(part.kind == "input_image" for one in made for part in one.content):
+        raise WireRefusal("invalid_item", "response.input", why="no model that is asked here reads images")
     ids = [one.id for one in made if one.id]
     if len(set(ids)) != len(ids):
         raise invalid("response.input", "two items have the same id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.conversation.config import AudioFormat, SemanticVad, ServerVad, SessionConfig, Tool, TurnDetection
+from gateway.conversation.config import AudioFormat, Overlap, SemanticVad, ServerVad, SessionConfig, Tool, TurnDetection
 from gateway.conversation.errors import ERRORS
 from gateway.conversation.items import Item, Part, Response, Usage
 
@@ -41,7 +41,18 @@ def session_object(session_id: str, config: SessionConfig, expires_at: int | Non
         },
     }
     session.update((name, config.extras.get(name)) for name in _EXTRAS)
+    if config.overlap is not None:
+        session.update(_native(config, config.overlap))
+        voice = config.reference_voice
+        session["audio"]["output"]["reference_voice"] = {"rate": voice.rate, "length_ms": voice.told.length_ms} if voice else None
     return session
+
+
+def _native(config: SessionConfig, overlap: Overlap) -> dict[str, Any]:
+    """What only a native model's session has; a voice to speak like is told by its length."""
+    words = list(overlap.acknowledgements)
+    told = {"policy": overlap.policy, "acknowledgements": words, "short_ack_ms": overlap.short_ack_ms}
+    return {"overlap": told, "model_options": config.model_options}
 
 
 def format_object(audio: AudioFormat) -> dict[str, Any]:

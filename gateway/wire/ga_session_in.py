@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+import pybase64
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.conversation.config import AudioFormat, Modality, SemanticVad, ServerVad, SessionPatch, Tool, Transcription, TurnDetection
+from gateway.conversation.config import (
+    AudioFormat,
+    Modality,
+    OverlapPatch,
+    ReferenceVoice,
+    SemanticVad,
+    ServerVad,
+    SessionPatch,
+    Tool,
+    Transcription,
+    TurnDetection,
+)
 
 from . import ga_session_shapes as shapes
 from .limits import WireLimits
@@ -36,8 +48,10 @@ def session_patch(session: shapes.SessionShape, limits: WireLimits) -> SessionPa
         max_output_tokens=_session_tokens(session.max_output_tokens, limits),
         include=given(None if session.include is None else tuple(dict.fromkeys(session.include))),
         extras=_extras(session, limits),
+        overlap=_overlap(session.overlap),
+        model_options=given(None if session.model_options is None else plain(session.model_options, limits, "session.model_options")),
         **_audio_in(audio.input or shapes.AudioIn()),
-        **_audio_out(audio.output or shapes.AudioOut()),
+        **_audio_out(audio.output or shapes.AudioOut(), limits),
     )
     if session.type == "transcription":
         raise unsupported("session.type", "transcription sessions are not offered; every realtime session can transcribe")
@@ -57,12 +71,37 @@ def _audio_in(audio: shapes.AudioIn) -> dict[str, Any]:
     return patch
 
 
-def _audio_out(audio: shapes.AudioOut) -> dict[str, Any]:
+def _audio_out(audio: shapes.AudioOut, limits: WireLimits) -> dict[str, Any]:
     return {
+        "reference_voice": _reference_voice(audio.reference_voice, limits),
         "output_format": given(audio_format(audio.format, "session.audio.output.format")),
         "voice": given(voice(audio.voice)),
         "speed": given(audio.speed),
     }
+
+
+def _reference_voice(shape: shapes.ReferenceVoiceShape | UnsetType | None, limits: WireLimits) -> ReferenceVoice | UnsetType | None:
+    if shape is None or isinstance(shape, UnsetType):
+        return shape
+    where = "session.audio.output.reference_voice.audio"
+    if len(shape.audio) > 4 * (limits.max_reference_voice_bytes // 3 + 1):
+        raise over_limit(where, limits.max_reference_voice_bytes, "bytes")
+    try:
+        pcm = pybase64.b64decode(shape.audio, validate=True)
+    except ValueError as error:
+        raise WireRefusal("invalid_audio", where) from error
+    if len(pcm) > limits.max_reference_voice_bytes:
+        raise over_limit(where, limits.max_reference_voice_bytes, "bytes")
+    if not pcm or len(pcm) % 2:
+        raise invalid(where, "it is not whole samples of PCM16")
+    return ReferenceVoice(pcm, shape.rate)
+
+
+def _overlap(shape: shapes.OverlapShape | None) -> OverlapPatch | UnsetType:
+    if shape is None:
+        return UNSET
+    words = None if shape.acknowledgements is None else tuple(shape.acknowledgements)
+    return OverlapPatch(shape.policy, words, shape.short_ack_ms)
 
 
 def _turn_detection(shape: shapes.ServerVadShape | shapes.SemanticVadShape | None) -> TurnDetection | None:

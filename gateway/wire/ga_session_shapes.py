@@ -56,10 +56,26 @@ class VoiceId(Struct):
     id: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
+class ReferenceVoiceShape(Struct):
+    """Extension: base64 of PCM16 mono to speak like."""
+
+    audio: str
+    rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 16_000
+
+
+class OverlapShape(Struct):
+    """Extension: what happens when the user speaks while a native model speaks."""
+
+    policy: Literal["interrupt", "ignore", "model"] | None = None
+    acknowledgements: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(max_length=64)] | None = None
+    short_ack_ms: Annotated[int, Meta(ge=0, le=5_000)] | None = None
+
+
 class AudioOut(Struct):
     format: Format | None = None
     voice: Annotated[str, Meta(min_length=1, max_length=64)] | VoiceId | None = None
     speed: Annotated[float, Meta(ge=0.25, le=1.5)] | None = None
+    reference_voice: ReferenceVoiceShape | UnsetType | None = UNSET
 
 
 class AudioShape(Struct):
@@ -121,6 +137,8 @@ class SessionShape(Struct):
     truncation: Literal["auto", "disabled"] | RetentionRatio | None = None
     prompt: PromptShape | UnsetType | None = UNSET
     reasoning: Reasoning | UnsetType | None = UNSET
+    overlap: OverlapShape | None = None
+    model_options: dict[str, Any] | None = None
     modalities: Raw | UnsetType = UNSET
     voice: Raw | UnsetType = UNSET
     speed: Raw | UnsetType = UNSET

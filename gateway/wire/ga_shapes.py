@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .ga_fields import EventId, Id, Metadata, Milliseconds, Modalities, Name, Tokens
 from .ga_session_shapes import AudioOut, PromptShape, Reasoning, SessionShape, ToolChoiceShape, ToolShape
+from .problems import MAX_CLIENT_SEQ
 
 
 class InputText(Struct, tag_field="type", tag="input_text"):
@@ -104,12 +105,17 @@ BETA_RESPONSE_FIELDS = ("modalities", "voice", "output_audio_format", "max_respo
 
 class _ClientEvent(Struct, tag_field="type", kw_only=True):
     event_id: EventId | None = None
-    client_seq: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
+    client_seq: Annotated[int, Meta(ge=1, le=MAX_CLIENT_SEQ)] | None = None
     """Our client numbers what it wants obeyed once."""
 
 
 class Append(_ClientEvent, tag="input_audio_buffer.append", kw_only=True, gc=False):
+    """Extension for models that see: pictures in base64, taken when the audio begins, or at a time of the open unit."""
+
     audio: str
+    video_frames: list[str] | None = None
+    video_frames_t_ms: Milliseconds | None = None
+    max_slice_nums: Annotated[int, Meta(ge=1, le=9)] | None = None
 
 
 class Commit(_ClientEvent, tag="input_audio_buffer.commit", kw_only=True):

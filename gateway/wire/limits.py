@@ -24,5 +24,9 @@ class WireLimits(Struct, frozen=True):
     """JSON bytes of one function's parameters; also of each of tracing, prompt and truncation."""
     max_json_depth_levels: int = 32
     """Nesting of free-form JSON: function parameters, tracing metadata."""
+    max_image_bytes: int = 200 * 1024
+    """Of one picture's file; a stage takes it in one append."""
+    max_reference_voice_bytes: int = 640_000
+    """PCM16 of a voice to speak like."""
     max_output_tokens: int = 32_768
     """Largest token bound of a response; also what "inf" means within one response.create."""

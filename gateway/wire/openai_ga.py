@@ -10,7 +10,7 @@ import msgspec
 from gateway.conversation import commands
 from gateway.conversation.commands import ClientCommand
 
-from . import ga_items_in, ga_session_in
+from . import ga_items_in, ga_session_in, pictures
 from . import ga_shapes as shapes
 from .ga_events_out import SessionView, render
 from .limits import WireLimits
@@ -24,8 +24,8 @@ _events: msgspec.json.Decoder[shapes.ClientEvent] = msgspec.json.Decoder(shapes.
 def parse(frame: str | bytes, limits: WireLimits) -> ClientCommand:
     """One client event as a command.
 
-    Raises WireRefusal (an errors.Refusal) with code, dotted param and client_event_id; never anything else. Of a key that appears twice
-    the last one counts.
+    Raises WireRefusal (an errors.Refusal) with code, dotted param, client_event_id and client_seq; never anything else. Of a key that
+    appears twice the last one counts.
     """
     try:
         if isinstance(frame, bytes):
@@ -35,8 +35,8 @@ def parse(frame: str | bytes, limits: WireLimits) -> ClientCommand:
         command = _COMMANDS[type(event)](event, limits)
         return command if event.client_seq is None else msgspec.structs.replace(command, client_seq=event.client_seq)
     except WireRefusal as refusal:
-        if refusal.client_event_id is None:
-            refusal.client_event_id = read_head(frame)[0]
+        head = read_head(frame)
+        refusal.client_event_id, refusal.client_seq = refusal.client_event_id or head.event_id, head.client_seq
         raise
 
 
@@ -54,7 +54,7 @@ def _decode(frame: str) -> shapes.ClientEvent:
     except msgspec.ValidationError as error:
         refusal = from_validation(error)
         if refusal.param == "type" and refusal.code == "invalid_field":
-            refusal = _untyped(read_head(frame)[1])
+            refusal = _untyped(read_head(frame).type)
         raise refusal from error
     except RecursionError as error:
         raise WireRefusal("nesting_too_deep") from error
@@ -67,9 +67,14 @@ def _untyped(name: str | None) -> WireRefusal:
 
 
 def _append(event: shapes.Append, limits: WireLimits) -> commands.InputAppend:
-    if not event.audio:
+    if not event.audio and not event.video_frames:
         raise invalid("audio", "it is empty")
-    return commands.InputAppend(audio=ga_items_in.decode_audio(event.audio, "audio"), event_id=event.event_id)
+    audio = ga_items_in.decode_audio(event.audio, "audio")
+    if event.video_frames is None:
+        return commands.InputAppend(audio=audio, event_id=event.event_id)
+    seen = enumerate(event.video_frames)
+    frames = tuple(pictures.frame(text, event.max_slice_nums, limits, f"video_frames[{index}]") for index, text in seen)
+    return commands.InputAppend(audio=audio, frames=frames, frames_t_ms=event.video_frames_t_ms, event_id=event.event_id)
 
 
 def _beta_transcription(event: shapes.BetaUpdateTranscription, limits: WireLimits) -> ClientCommand:
@@ -82,7 +87,10 @@ _COMMANDS: dict[type[Any], Callable[[Any, WireLimits], ClientCommand]] = {
     shapes.Clear: lambda event, limits: commands.InputClear(event_id=event.event_id),
     shapes.ClearOutput: lambda event, limits: commands.OutputClear(event_id=event.event_id),
     shapes.CreateItem: lambda event, limits: commands.ItemCreate(
-        item=ga_items_in.item(event.item, limits, "item"), previous_item_id=event.previous_item_id, event_id=event.event_id
+        item=ga_items_in.item(event.item, limits, "item"),
+        previous_item_id=event.previous_item_id,
+        frames=ga_items_in.frames(event.item, limits, "item"),
+        event_id=event.event_id,
     ),
     shapes.RetrieveItem: lambda event, limits: commands.ItemRetrieve(item_id=event.item_id, event_id=event.event_id),
     shapes.DeleteItem: lambda event, limits: commands.ItemDelete(item_id=event.item_id, event_id=event.event_id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,44 +14,56 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 _TYPE_NAME = re.compile(r"[a-z_]{1,40}(?:\.[a-z_]{1,40}){0,4}")
 
 EVENT_ID_CHARS = 512
+MAX_CLIENT_SEQ = 2**53 - 1
 
 
 class WireRefusal(Refusal):
-    """A refusal of the dialect. client_event_id is the event's own id where it could be read, else None."""
+    """A refusal of the dialect. client_event_id and client_seq are the event's own where they could be read, else None."""
 
     def __init__(self, code: str, param: str | None = None, *, client_event_id: str | None = None, **details: object) -> None:
         super().__init__(code, param, **details)
         self.client_event_id = client_event_id
+        self.client_seq: int | None = None
 
 
 class _Head(msgspec.Struct):
     event_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     type: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    client_seq: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class Head(NamedTuple):
+    """What can be read of an event that was refused; None where it is not usable."""
+
+    event_id: str | None = None
+    type: str | None = None
+    client_seq: int | None = None
 
 
 _heads = msgspec.json.Decoder(_Head)
+_T = TypeVar("_T")
 
 
-def _head_text(raw: msgspec.Raw | msgspec.UnsetType) -> str | None:
+def _read(raw: msgspec.Raw | msgspec.UnsetType, kind: type[_T]) -> _T | None:
     if isinstance(raw, msgspec.UnsetType):
         return None
     try:
-        value = msgspec.json.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return value if isinstance(value, str) else None
 
 
-def read_head(frame: str | bytes) -> tuple[str | None, str | None]:
-    """(event_id, type) of an event that was refused, each None where it cannot be read as a usable string."""
+def read_head(frame: str | bytes) -> Head:
     try:
         head = _heads.decode(frame)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None, None
-    event_id = _head_text(head.event_id)
+        return Head()
+    event_id, client_seq = _read(head.event_id, str), _read(head.client_seq, int)
     if event_id is not None and not 1 <= len(event_id) <= EVENT_ID_CHARS:
         event_id = None
-    return event_id, _head_text(head.type)
+    if client_seq is not None and not 1 <= client_seq <= MAX_CLIENT_SEQ:
+        client_seq = None
+    return Head(event_id, _read(head.type, str), client_seq)
 
 
 def invalid(param: str, why: str) -> WireRefusal:

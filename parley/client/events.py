@@ -243,8 +243,9 @@ class OutputCleared(Event, frozen=True, tag="output_audio_buffer.cleared"):
 class Resumed(Event, frozen=True, tag="session.resumed"):
     """The connection was lost, and the conversation went on over another one. Nothing is missing unless an event says so.
 
-    `seq` is the number of the last event before; `input_samples` and `client_seq` say how much the server had of the audio and of the
-    commands; `first_seq` is the number of the first event that came again. The token is taken out before the event is told.
+    `seq` is the number of the last event before; `input_samples`, `input_frames` and `client_seq` say how much the server had of the
+    audio, the camera's frames and the commands; `first_seq` is the number of the first event that came again. The token is taken out
+    before the event is told.
     """
 
     session: dict[str, Any]
@@ -253,6 +254,7 @@ class Resumed(Event, frozen=True, tag="session.resumed"):
     input_samples: int
     client_seq: int
     first_seq: int | None = None
+    input_frames: int = 0
 
 
 class Replaced(Event, frozen=True, tag="session.replaced"):
@@ -260,10 +262,24 @@ class Replaced(Event, frozen=True, tag="session.replaced"):
 
 
 class ResyncRequired(Event, frozen=True, tag="session.resync_required"):
-    """Events before number `first_seq` are lost. `reason` is journal_gap, journal_overflow, or sequence_jump (found by the client)."""
+    """What was told before number `first_seq` is lost in part, or does not hold any more.
+
+    `reason` is journal_gap (events are not kept any more), rolled_back (the server's store lost what was said last), or sequence_jump
+    (found by the client).
+    """
 
     reason: str
     first_seq: int
+
+
+class UnitDecided(Event, frozen=True, tag="session.decision"):
+    """A native model decided over the input from t_ms to end_ms: "listen", "speak", or "turn_end". Units count from 0."""
+
+    unit: int
+    decision: str
+    t_ms: int
+    end_ms: int
+    response_id: str | None = None
 
 
 class Durability(Event, frozen=True, tag="session.durability"):
@@ -301,7 +317,7 @@ Known = (
     | ItemAdded | ItemDone | ItemRetrieved | ItemDeleted | ItemTruncated | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed
     | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone
     | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | RateLimits | OutputCleared
-    | Resumed | Replaced | ResyncRequired | Durability | NumberUsed
+    | Resumed | Replaced | ResyncRequired | UnitDecided | Durability | NumberUsed
 )  # fmt: skip
 
 

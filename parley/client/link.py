@@ -22,7 +22,8 @@ State = Literal["connected", "reconnecting", "ended"]
 OnState = Callable[[State], None]
 
 TAKEN_OVER = "session_taken_over"
-_OF_THE_LINE = (events.Resumed, events.Replaced, events.ResyncRequired, events.Durability)
+_OF_THE_LINE = (events.Resumed, events.Replaced, events.Durability)
+"""Told of the connection: in the place of no event of the session."""
 
 
 class Link:
@@ -107,7 +108,8 @@ class Link:
                 raise OutageTooLong(self._limits.audio_ring_ms)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
 
     def _done(self) -> Done | None:
         return asyncio.get_running_loop().create_future() if self._writing else None
@@ -146,7 +148,7 @@ class Link:
                 self._held_since, self._writing = time.monotonic(), False
                 self._to("reconnecting")
                 self._outbox.release()
-                self._go_on(await resumption.come_back(lost, self._last))
+                self._go_on(await resumption.come_back(lost, self._last, self._unnumbered))
                 self._to("connected")
         except Exception as end:
             self._finish(end)
@@ -225,8 +227,9 @@ class Link:
                 self._outbox.refused(error.event_id)
             case events.Replaced():
                 self._replaced = True
-            case events.ResyncRequired(first_seq=first):
-                self._last = max(self._last, first - 1)
+            case events.ResyncRequired(first_seq=first) if number is None or number > self._last:
+                # what it stands for is not missing without a word
+                self._last, self._unnumbered = (first if number is None else number) - 1, 0
         if number is not None and isinstance(event, _OF_THE_LINE) and number != self._last + 1:
             number = None
         if number is None:

@@ -45,8 +45,8 @@ class Resumption:
         """The connection is a good one: its loss begins a new outage."""
         self._fruitless = 0
 
-    async def come_back(self, lost: ConnectionLost, last_seq: int) -> Return:
-        """Raises ResumeFailed, or ProtocolError."""
+    async def come_back(self, lost: ConnectionLost, last_seq: int, unnumbered: int) -> Return:
+        """last_seq: number of the last event that has one; unnumbered: how many came after it. Raises ResumeFailed, or ProtocolError."""
         now, limits = time.monotonic(), self._limits
         if self._fruitless == 0 or now - self._returned >= limits.backoff_max_s:
             self._outage_began, self._fruitless = now, 0
@@ -62,20 +62,20 @@ class Resumption:
             reraise=True,
         )
         try:
-            returned: Return = await retrying(self._attempt, last_seq)
+            returned: Return = await retrying(self._attempt, self._claim(last_seq, unnumbered))
         except (Refused, Unreachable, ConnectionLost) as error:
             raise ResumeFailed(lost, _why(error)) from error
         self._returned = time.monotonic()
         return returned
 
-    async def _attempt(self, last_seq: int) -> Return:
+    async def _attempt(self, claim: dict[str, str | int]) -> Return:
         limits = self._limits
         left_s = self._outage_began + limits.grace_s - time.monotonic()
         connection: Connection | None = None
         try:
             async with asyncio.timeout(max(min(limits.resume_timeout_s, left_s), 0)):
                 connection = await self._dialer.dial_to_resume()
-                await connection.send(self._claim(last_seq))
+                await connection.send(msgspec.json.encode({**claim, "resume_token": self._token}).decode())
                 return await self._answered(connection)
         except BaseException as error:
             if connection is not None:
@@ -84,9 +84,8 @@ class Resumption:
                 raise Unreachable(f"the session was not resumed within {limits.resume_timeout_s:g} s") from error
             raise
 
-    def _claim(self, last_seq: int) -> str:
-        claim = {"type": "session.resume", "session_id": self._session_id, "resume_token": self._token, "last_seq": last_seq}
-        return msgspec.json.encode(claim).decode()
+    def _claim(self, last_seq: int, unnumbered: int) -> dict[str, str | int]:
+        return {"type": "session.resume", "session_id": self._session_id, "last_seq": last_seq, "unnumbered": unnumbered}
 
     async def _answered(self, connection: Connection) -> Return:
         before: list[events.Event] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .make_random import make_random
 from .models import models
 from .talk import talk
 from .up import up
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(talk)
+app.command()(make_random)
 app.add_typer(models, name="models")
 
 __all__ = ["app"]

@@ -46,8 +46,10 @@ class Plan(Struct, frozen=True):
 def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> Plan:
     """Everything on this machine: an embedded store, the four stage services, and a gateway on host:port. Raises MissingBinary.
 
-    Drains are short: whoever stops the whole house has nowhere to move a conversation to.
+    Each service has the settings that the profile gives it, beside those of this process's own environment. Drains are short: whoever stops
+    the whole house has nowhere to move a conversation to.
     """
+    chosen = service_settings(profile)
     shared = {**THREADS, "PYTHONUNBUFFERED": "1", "PARLEY_REDIS_URL": f"unix://{folder.store_socket}"}
 
     def python(name: str, module: str, env: dict[str, str]) -> ServiceSpec:
@@ -60,9 +62,30 @@ def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> 
     public = patience | {"PARLEY_HTTP_BIND": f"{host}:{port}", "PARLEY_PROFILE": str(profile), "PARLEY_DRAIN_TIMEOUT_MS": "500"}
     return Plan(
         store=ServiceSpec("store", store_command(find_store(), folder.store_socket), StoreAnswers(folder.store_socket)),
-        services=tuple(python(name, module, private) for name, module in STAGE_SERVICES.items()),
+        services=tuple(python(name, module, private | chosen.get(name, {})) for name, module in STAGE_SERVICES.items()),
         gateway=python("gateway", "gateway", public),
     )
+
+
+def service_settings(profile: Path) -> dict[str, dict[str, str]]:
+    """By service: the settings under `services` in a profile. Raises MissingBinary for a service that is not there.
+
+    A file that cannot be read gives none: the gateway says what is wrong with it.
+    """
+    import yaml
+
+    try:
+        document = yaml.safe_load(profile.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    found = document.get("services") if isinstance(document, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    if unknown := [name for name in found if name not in STAGE_SERVICES]:
+        raise MissingBinary(f"profile '{profile.stem}' names services that are not there: {', '.join(map(str, unknown))}")
+    return {
+        name: {str(key): str(value) for key, value in settings.items()} for name, settings in found.items() if isinstance(settings, dict)
+    }
 
 
 def find_profile(profile: str) -> Path:

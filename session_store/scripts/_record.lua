@@ -36,7 +36,7 @@ end
 local function attach(attachment, holder, gateway, lease_ttl_ms)
   redis.call('HSET', REC, 'state', 'attached', 'attachment', attachment, 'holder_id', holder, 'gateway', gateway,
     'lease_deadline_ms', int(NOW + lease_ttl_ms))
-  redis.call('HDEL', REC, 'grace_deadline_ms')
+  redis.call('HDEL', REC, 'grace_deadline_ms', 'commit_number')
   local idle_ms = tonumber(redis.call('HGET', REC, 'idle_ms'))
   if idle_ms > 0 then
     redis.call('HSET', REC, 'idle_deadline_ms', int(NOW + idle_ms))
@@ -108,7 +108,8 @@ local function deadlines(grace_ms)
   elseif record[1] ~= 'closed' then
     add(record[1] == 'detached' and record[3], 0, 'disconnect_grace_expired')
     add(record[2], grace_ms, 'lease_expired')
-    add(record[4], 0, 'idle_ttl_expired')
+    -- Whoever holds it hears of it at a renewal and has the grace to end it in good order.
+    add(record[4], grace_ms, 'idle_ttl_expired')
   end
   return all
 end

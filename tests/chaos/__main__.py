@@ -5,6 +5,7 @@ Environment: SEED repeats a run's choices, SHORT=1 strikes each way once or twic
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import secrets
@@ -19,6 +20,9 @@ from tests.chaos.scenarios import SCENARIOS, house, strike
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     seed = int(os.environ.get("SEED") or secrets.randbelow(1_000_000))
     short = os.environ.get("SHORT", "0") not in ("", "0")
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]

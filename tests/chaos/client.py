@@ -132,8 +132,8 @@ class ChaosClient:
     @property
     def resume_message(self) -> str:
         """What it would ask its session back with."""
-        asked = {"type": "session.resume", "session_id": self.session_id, "resume_token": self._token, "last_seq": self.position}
-        return json.dumps(asked)
+        asked = {"type": "session.resume", "session_id": self.session_id, "resume_token": self._token, "last_seq": self.last_seq}
+        return json.dumps({**asked, "unnumbered": self._unsequenced})
 
     @property
     def position(self) -> int:
@@ -356,6 +356,10 @@ class ChaosClient:
             self.resyncs += 1
             self.problems.append(f"resync required: {event['reason']}")
             self._forget_provisional()
+            tail = event["event_id"].rpartition("_")[2]
+            # it stands in the place of what is lost
+            self.last_seq, self._unsequenced = max(self.last_seq, event["first_seq"] - 1 if tail.startswith("u") else int(tail)), 0
+            self._unsequenced += tail.startswith("u")
 
     def _forget_provisional(self) -> None:
         """The server may have forgotten what it said without numbers before the connection was lost: the client cannot go by it."""

@@ -62,6 +62,7 @@ async def _ask(socket: ClientConnection, message: str) -> str:
             first = json.loads(await socket.recv())
             if first["type"] == "error":
                 return "refused" if first["error"]["code"] == "session_resume_conflict" else str(first["error"]["code"])
+            replaced = first["type"] == "session.replaced"
             while True:
                 replaced |= json.loads(await socket.recv())["type"] == "session.replaced"
     except TimeoutError:

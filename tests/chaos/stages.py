@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tests.chaos.ledger import HEARS, Allowed, Tally
 from tests.chaos.speaker import Speaker
-from tests.chaos.world import ROLES, Crowd, World, calling, crowd
+from tests.chaos.world import PULSE_MS, ROLES, Crowd, World, calling, crowd
 from tests.support.house import STAGES
+from tests.support.load import stretched
 
 LOST = Allowed(failures=("stage_lost",))
-PULSE_S = 1.5
-"""After which a silent replica is lost."""
-PULSE_MARGIN_S = 1.0
+NOTICE_MARGIN_S = 1.0
+"""After the pulse's timeout."""
 
 
 async def kills(world: World, rounds: int) -> Tally:
@@ -71,7 +71,7 @@ async def _freeze(world: World, talk: Crowd, speaker: Speaker, stage: str) -> No
     stopped = time.monotonic()
     try:
         while replica.ready["grpc"] not in _pulses_lost(holder.log, before):
-            if time.monotonic() - stopped > PULSE_S + PULSE_MARGIN_S:
+            if time.monotonic() - stopped > PULSE_MS / 1000 + stretched(NOTICE_MARGIN_S):
                 talk.tally.problems.append(f"{replica.name} stood still for {time.monotonic() - stopped:.1f} s unnoticed")
                 break
             await asyncio.sleep(0.02)

@@ -7,7 +7,9 @@ import asyncio
 from tests.chaos.ledger import Allowed, Tally
 from tests.chaos.world import ROLES, Crowd, World, crowd, replied_to
 
-TWO_AT_ONCE = Allowed(failures=("stage_lost", "stage_failed", "stage_timeout"), refusals=("response_already_active",), resyncs=True)
+TWO_AT_ONCE = Allowed(
+    failures=("stage_lost", "stage_failed", "stage_timeout", "rolled_back"), refusals=("response_already_active",), resyncs=True
+)
 DURABLE_WITHIN_S = 10.0
 
 

@@ -20,6 +20,7 @@ from tests.support.house import STAGES, House
 from tests.support.process import Child
 
 LEASE_MS, GRACE_MS, REAP_S = 2500, 5000, 0.3
+PULSE_MS = 2500
 SETTINGS = {
     "PARLEY_LEASE_TTL_MS": str(LEASE_MS),
     "PARLEY_GATEWAY_TTL_MS": str(LEASE_MS),
@@ -32,11 +33,18 @@ SETTINGS = {
     "PARLEY_DETACHED_TTL_S": "3",
     "PARLEY_DETACHED_RECHECK_S": "1",
     "PARLEY_DRAIN_TIMEOUT_MS": "4000",
+    "PARLEY_REPLICA_TTL_MS": "6000",
+    # long enough that a test machine which stalls for a moment does not add a loss of its own
+    "PARLEY_PULSE_TIMEOUT_MS": str(PULSE_MS),
+    "PARLEY_REDIS_TIMEOUT_MS": "450",
+    "PARLEY_ATTACH_TIMEOUT_MS": "5000",
+    "PARLEY_OPEN_TIMEOUT_MS": "15000",
+    "PARLEY_UPDATE_TIMEOUT_MS": "10000",
+    "PARLEY_STALL_TIMEOUT_MS": "20000",
 }
 """Bounds of the deployment, short enough to be waited for."""
 FREE_WITHIN_S = (LEASE_MS + GRACE_MS) / 1000 + 10
 TURN_WITHIN_S = 40.0
-ADMITTED_WITHIN_S = 20.0
 
 
 class World:

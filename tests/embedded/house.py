@@ -1,4 +1,4 @@
-"""A Parley of real models: Valkey, the four services as they ship, and a gateway. One for the whole test run."""
+"""A Parley of real models: Valkey, the four services as they ship, and two gateways. One for the whole test run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.support.valkey import ValkeyProcess
 
 FETCH_TIMEOUT_S = 600
 OFFERED_TIMEOUT_S = 20.0
+SEED = {"PARLEY_TALKER_SEED": "the house"}
+"""A reply sounds the same each time that it is made."""
 PATIENT = {
     "PARLEY_REDIS_TIMEOUT_MS": "10000",
     "PARLEY_REPLICA_TTL_MS": "60000",
@@ -34,22 +36,22 @@ PATIENT = {
 
 
 class EmbeddedHouse:
-    """As `make run` starts it, with addresses of the system's choice and more patience."""
+    """As `make run` starts it, with addresses of the system's choice, more patience, and a second gateway beside the first."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._valkey = ValkeyProcess()
-        private = {"PARLEY_BIND": "127.0.0.1:0", "PARLEY_DRAIN_S": "1"}
+        private = {"PARLEY_BIND": "127.0.0.1:0", "PARLEY_DRAIN_S": "1", **SEED}
         self._services = [self._child(name, module, private) for name, module in STAGE_SERVICES.items()]
-        self._gateway = self._child("gateway", "gateway", {"PARLEY_DRAIN_TIMEOUT_MS": "500"})
+        self._gateways = [self._child(name, "gateway", {"PARLEY_DRAIN_TIMEOUT_MS": "500"}) for name in ("gateway", "gateway-2")]
 
     def _child(self, name: str, module: str, env: dict[str, str]) -> Child:
         shared = {**THREADS, **PATIENT, "PARLEY_REDIS_URL": self._valkey.url, "PARLEY_HTTP_BIND": "127.0.0.1:0"}
         return Child(name, ["-m", module], {**shared, **env}, self._folder)
 
     def start(self) -> None:
-        """Returns when a conversation can be opened. Raises RuntimeError with the end of a log."""
+        """Returns when a conversation can be opened at either gateway. Raises RuntimeError with the end of a log."""
         try:
             self._valkey.start()
             for child in self._children:
@@ -62,19 +64,36 @@ class EmbeddedHouse:
             raise
 
     def stop(self) -> None:
-        for child in reversed(self._children):
-            child.stop()
+        for together in (self._gateways, self._services):
+            for child in together:
+                child.ask_to_stop()
+            for child in together:
+                child.stop()
         self._valkey.stop()
+
+    def kill_gateway(self) -> None:
+        """SIGKILL of the first; the second has its conversations then."""
+        self._gateways[0].kill()
+
+    def restart_gateway(self) -> None:
+        """After `kill_gateway`: returns when conversations can be opened there again."""
+        self._gateways[0].start()
+        self._gateways[0].wait_ready()
+        self._wait_offered()
 
     @property
     def _children(self) -> list[Child]:
-        return [*self._services, self._gateway]
+        return [*self._services, *self._gateways]
 
     def _wait_offered(self) -> None:
         deadline = time.monotonic() + OFFERED_TIMEOUT_S
+        for url in self.realtimes:
+            self._wait_offered_at(url, deadline)
+
+    def _wait_offered_at(self, url: str, deadline: float) -> None:
         while True:
             try:
-                with connect(f"{self.websocket}/realtime", open_timeout=OFFERED_TIMEOUT_S):
+                with connect(url, open_timeout=OFFERED_TIMEOUT_S):
                     return
             except InvalidStatus:
                 if time.monotonic() > deadline:
@@ -83,12 +102,18 @@ class EmbeddedHouse:
 
     @property
     def http(self) -> str:
-        return f"http://{self._gateway.ready['http']}"
+        return f"http://{self._gateways[0].ready['http']}"
 
     @property
     def websocket(self) -> str:
         """Base URL as the openai client wants it."""
-        return f"ws://{self._gateway.ready['http']}/v1"
+        return f"ws://{self._gateways[0].ready['http']}/v1"
+
+    @property
+    def realtimes(self) -> tuple[str, str]:
+        """Where each gateway is talked to."""
+        first, second = (f"ws://{each.ready['http']}/v1/realtime" for each in self._gateways)
+        return first, second
 
     def get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of an HTTP GET."""

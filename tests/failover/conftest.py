@@ -12,8 +12,15 @@ from tests.e2e.conftest import make_house, pytest_runtest_makereport
 from tests.failover.line import Line
 
 Dial = Callable[..., Any]
-PATIENT = {"PARLEY_REDIS_TIMEOUT_MS": "3000"}
-"""For houses whose store is never away: a test machine that stalls does not count as an outage."""
+PATIENT = {
+    "PARLEY_REDIS_TIMEOUT_MS": "3000",
+    "PARLEY_ATTACH_TIMEOUT_MS": "5000",
+    "PARLEY_OPEN_TIMEOUT_MS": "15000",
+    "PARLEY_UPDATE_TIMEOUT_MS": "10000",
+    "PARLEY_STALL_TIMEOUT_MS": "20000",
+    "PARLEY_PULSE_TIMEOUT_MS": "10000",
+}
+"""For houses whose store is never away and whose stages never stand still: a test machine that stalls counts as neither."""
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from tests.support.listener import Event, Listener
 Way = Literal["query", "headers", "message"]
 """How a session is asked for again; only our client does it by message."""
 STOCK: tuple[Way, ...] = ("query", "headers")
+OF_THE_LINE = ("session.resumed", "session.replaced", "session.durability")
+"""Events that tell of a connection, and have no place in the session."""
 
 
 class Line(Listener):
@@ -50,7 +52,8 @@ class Line(Listener):
         line.sockets.append(line)
         line.heard, line._at = heard, len(heard)
         if way == "message":
-            await line.send("session.resume", session_id=self.session_id, resume_token=token, last_seq=last)
+            unnumbered = self.unnumbered if last == self.last else 0
+            await line.send("session.resume", session_id=self.session_id, resume_token=token, last_seq=last, unnumbered=unnumbered)
         back = await line.until(lambda e: e["type"] in ("session.created", "session.resumed"))
         assert back["session"]["id"] == self.session_id and number(back) is None
         assert back["type"] == ("session.resumed" if way == "message" or self.extended else "session.created")
@@ -75,6 +78,12 @@ class Line(Listener):
     @property
     def last(self) -> int:
         return max(self.numbers, default=0)
+
+    @property
+    def unnumbered(self) -> int:
+        """Events of the session that came without a number since the last one with it."""
+        since = next((at for at, event in enumerate(reversed(self.events)) if number(event) is not None), len(self.events))
+        return sum(event["type"] not in OF_THE_LINE for event in self.events[len(self.events) - since :])
 
     def check_numbers(self) -> None:
         """Nothing is missing, nothing came twice, nothing out of order."""

@@ -11,9 +11,10 @@ from websockets.exceptions import InvalidStatus
 from session_store import Store, StoreSettings
 from tests.e2e.conftest import MakeHouse
 from tests.failover.conftest import PATIENT, Dial
-from tests.failover.line import STOCK, Line, Way, refusal_by_message
+from tests.failover.line import STOCK, Line, Way, number, refusal_by_message
 from tests.support.checks import check_whole
 from tests.support.house import House
+from tests.support.load import stretched
 from tests.support.speech import silence, tone, ulaw, utterance
 
 WORDS = 6
@@ -38,8 +39,11 @@ async def refused(line: Line, url: str, **options: object) -> tuple[int, str]:
 
 @pytest.mark.behaviour("R2", "R3", "Y1")
 @pytest.mark.parametrize("where", [0, 1], ids=["same-gateway", "another-gateway"])
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_lost_connection_is_taken_up_again_in_mid_sentence(pair: House, dial: Dial, where: int, way: Way) -> None:
+async def test_a_lost_connection_is_taken_up_again_in_mid_sentence(pair: House, dial: Dial, where: int) -> None:
+    await asyncio.gather(*(_take_up_again(pair, dial, where, way) for way in WAYS))
+
+
+async def _take_up_again(pair: House, dial: Dial, where: int, way: Way) -> None:
     first = await dial(pair.realtimes[0], extended=way == "message")
     response_id = await first.speaking(WORDS, 2)
     first.vanish()
@@ -77,7 +81,7 @@ def _until_responses(house: House, count: float) -> None:
 
 
 async def test_a_replay_is_not_bound_by_what_may_wait_for_a_slow_reader(make_house: MakeHouse, dial: Dial) -> None:
-    house = make_house(services=("all",), gateway={**SETTINGS, "PARLEY_MAX_OUTPUT_BYTES": "20000"})
+    house = make_house(services=("all",), gateway={**SETTINGS, "PARLEY_MAX_OUTPUT_BYTES": "100000"})
     first = await dial(house.realtimes[0])
     response_id = await first.speaking(WORDS)
     first.vanish()
@@ -89,14 +93,17 @@ async def test_a_replay_is_not_bound_by_what_may_wait_for_a_slow_reader(make_hou
 
 @pytest.mark.behaviour("R6", "X6")
 @pytest.mark.parametrize("where", [0, 1], ids=["same-gateway", "another-gateway"])
-@pytest.mark.parametrize("extended", [False, True], ids=["stock", "ours"])
-async def test_a_resume_of_an_attached_session_replaces_its_socket(pair: House, dial: Dial, where: int, extended: bool) -> None:
+async def test_a_resume_of_an_attached_session_replaces_its_socket(pair: House, dial: Dial, where: int) -> None:
+    await asyncio.gather(*(_replace(pair, dial, where, extended) for extended in (False, True)))
+
+
+async def _replace(pair: House, dial: Dial, where: int, extended: bool) -> None:
     old = await dial(pair.realtimes[0], extended=extended)
     response_id = await old.speaking(WORDS)
     line = await old.resume(pair.realtimes[where])
     asked = time.monotonic()
     assert await old.until_closed() == (1008, "session_taken_over")
-    assert time.monotonic() - asked < 1
+    assert time.monotonic() - asked < stretched(1)
     assert [event["type"] for event in old.of("session.replaced")] == ["session.replaced"] * extended
     check_whole(line, await line.response_done(response_id), WORDS)
     line.check_numbers()
@@ -104,21 +111,24 @@ async def test_a_resume_of_an_attached_session_replaces_its_socket(pair: House, 
 
 
 @pytest.mark.behaviour("X1", "R3")
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_killed_gateway_is_heard_to_the_end_of_its_sentence_on_another(pair: House, dial: Dial, way: Way) -> None:
-    first = await dial(pair.realtimes[0], extended=way == "message")
-    await first.reply("remember this", instructions="words=1")
-    response_id = await first.speaking(WORDS, 2)
+async def test_a_killed_gateway_is_heard_to_the_end_of_its_sentence_on_another(pair: House, dial: Dial) -> None:
+    lines = [await dial(pair.realtimes[0], extended=way == "message") for way in WAYS]
+    await asyncio.gather(*(line.reply("remember this", instructions="words=1") for line in lines))
+    replies = await asyncio.gather(*(line.speaking(WORDS, 2) for line in lines))
     await asyncio.to_thread(pair.gateway.kill)
     try:
-        await first.until_closed()
-        line = await first.resume(pair.realtimes[0], way)
-        check_whole(line, await line.response_done(response_id), WORDS)
-        told = await line.reply("recite", instructions="words=1", output_modalities=["text"])
-        assert "remember this" in told["output"][0]["content"][0]["text"]
-        line.check_numbers()
+        await asyncio.gather(*(_hear_to_the_end(pair, *each) for each in zip(lines, WAYS, replies, strict=True)))
     finally:
         await asyncio.to_thread(pair.restart_gateway)
+
+
+async def _hear_to_the_end(pair: House, first: Line, way: Way, response_id: str) -> None:
+    await first.until_closed()
+    line = await first.resume(pair.realtimes[0], way)
+    check_whole(line, await line.response_done(response_id), WORDS)
+    told = await line.reply("recite", instructions="words=1", output_modalities=["text"])
+    assert "remember this" in told["output"][0]["content"][0]["text"]
+    line.check_numbers()
 
 
 @pytest.mark.behaviour("X2", "X16")
@@ -237,7 +247,7 @@ async def test_after_the_grace_the_session_is_over_and_its_slots_are_free(pair: 
     await line.reply("words=1")
     await pair.wait_free_but(line.session_id)
     line.vanish()
-    took_s = await pair.wait_free(GRACE_MS / 1000 + 3)
+    took_s = await pair.wait_free(GRACE_MS / 1000 + stretched(3))
     assert took_s > GRACE_MS / 1000 - 0.5
     for url in pair.realtimes:
         assert await refused(line, url) == (410, "session_resume_expired")
@@ -249,7 +259,7 @@ async def test_a_goodbye_ends_the_session_at_once(pair: House, dial: Dial) -> No
     line = await dial(pair.realtimes[0])
     await line.speaking(WORDS)
     await line.socket.close()
-    assert await pair.wait_free() < 2
+    assert await pair.wait_free() < stretched(2)
     assert await refused(line, pair.realtimes[0]) == (410, "session_resume_expired")
 
 
@@ -272,20 +282,25 @@ async def test_a_client_that_announced_a_resume_must_say_it(pair: House) -> None
 @pytest.mark.behaviour("R2", "R8")
 async def test_a_gap_in_the_journal_is_announced_and_the_conversation_goes_on(make_house: MakeHouse, dial: Dial) -> None:
     house = make_house(services=("all",), gateway={**SETTINGS, "PARLEY_JOURNAL_MAX_BYTES": "60000"})
-    ours, stock = await dial(house.realtimes[0], extended=True), await dial(house.realtimes[0])
-    for line in (ours, stock):
-        await line.reply("hello", instructions="words=6")
-        line.vanish()
-        back = await line.resume(house.realtimes[0], last=3)
-        events = [each.event for each in back.heard[len(line.heard) :]]
-        names = [event["type"] for event in events[:2]]
-        if line is ours:
-            assert names == ["session.resumed", "session.resync_required"]
-            assert events[1]["reason"] == "journal_gap" and events[1]["first_seq"] == events[0]["first_seq"] > 4
-            assert not back.of("session.replaced")
-        else:
-            assert names[0] == "session.created" and not back.of("session.resync_required")
-        check_whole(back, await back.reply("again", instructions="words=2"), 2)
+    lines = [await dial(house.realtimes[0], extended=extended) for extended in (True, False)]
+    await asyncio.gather(*(_resume_over_a_gap(house, line) for line in lines))
+
+
+async def _resume_over_a_gap(house: House, line: Line) -> None:
+    await line.reply("hello", instructions="words=6")
+    line.vanish()
+    back = await line.resume(house.realtimes[0], last=3)
+    await back.until(lambda event: number(event) is not None)
+    events = [each.event for each in back.heard[len(line.heard) :]]
+    names = [event["type"] for event in events[:2]]
+    if line.extended:
+        assert names == ["session.resumed", "session.resync_required"]
+        assert events[1]["reason"] == "journal_gap" and events[1]["first_seq"] == events[0]["first_seq"] > 4
+        assert number(events[1]) == events[1]["first_seq"] - 1, "in the place of the last that is lost"
+        assert not back.of("session.replaced")
+    else:
+        assert names[0] == "session.created" and not back.of("session.resync_required")
+    check_whole(back, await back.reply("again", instructions="words=2"), 2)
 
 
 @pytest.mark.behaviour("R2")

@@ -20,7 +20,7 @@ from tests.support.listener import sound
 from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
-WORDS = 12
+WORDS = 8
 
 
 @pytest.fixture(scope="module")

@@ -29,15 +29,18 @@ def receive(m: Model, w: World, i: int, g: Gateway) -> World | None:
     if g.batch is not None and event.name == "chunk" and event.response == g.batch.ended and m.rules.commit_first:
         return None
     w = with_gateway(w, i, g._replace(out=g.out[1:]))
-    return w._replace(client=_counted(m, w.client, number, event, has_forgotten=w.forgets + w.outages > 0))
+    return w._replace(client=_counted(m, w.client, number, event, w.forgets + w.outages))
 
 
-def _counted(m: Model, client: Client, number: int, event: Event, *, has_forgotten: bool) -> Client:
-    if event.name == "resync":
-        if not has_forgotten:
+def _counted(m: Model, client: Client, number: int, event: Event, forgotten: int) -> Client:
+    """forgotten: how often Redis forgot something, or may have."""
+    if event.name == "resync" and (number > client.last or number == 0):
+        if not forgotten:
             raise Violation("something was lost, though Redis forgot nothing")
-        last = max(client.last, number, event.kind)
-        return client._replace(last=last, unnumbered=0, open=-1, chunk=0, muted=False, answered=frozenset())
+        if client.resyncs == forgotten:
+            raise Violation("one loss was told twice")
+        last = max(client.last, number)
+        return client._replace(last=last, unnumbered=0, open=-1, chunk=0, muted=False, answered=frozenset(), resyncs=client.resyncs + 1)
     if number == 0:
         client = client._replace(unnumbered=client.unnumbered + 1)
     elif number <= client.last:
@@ -46,7 +49,7 @@ def _counted(m: Model, client: Client, number: int, event: Event, *, has_forgott
         raise Violation(f"event {number} came, {client.last + client.unnumbered + 1} is missing")
     else:
         client = client._replace(last=number, unnumbered=0)
-    if has_forgotten and client.muted and event.name in ("chunk", "done"):
+    if forgotten and client.muted and event.name in ("chunk", "done"):
         client = client._replace(open=-1, muted=False)  # the commit that cut it short is forgotten: it goes on, and was told as cut
     return _understood(m, client, event)
 

@@ -35,7 +35,11 @@ def obey(m: Model, core: Core, command: int, name: str) -> tuple[Core, Batch]:
     """A client's command, numbered from 1."""
     if m.rules.client_seq and not m.setup.stock and command <= core.client_seq:
         return core, Batch()
-    core = core._replace(client_seq=command)
+    if name != "noise" or m.rules.refused_counts:
+        core = core._replace(client_seq=command)
+    if name == "noise":
+        event = Event("refused", command=command)
+        return emit(core, event), Batch((event,))
     if name == "barge" and core.response:
         return _end(m, core, Event("cancelled", core.response, command=command))
     if name == "barge" or core.response:

@@ -95,7 +95,8 @@ def commit(m: Model, w: World, i: int, g: Gateway) -> World:
 def write(m: Model, w: World, i: int, undurable: bool, g: Gateway, events: tuple[Event, ...]) -> World:
     """One commit: a full checkpoint and a new journal where Redis does not continue what was written last."""
     redis, core = w.redis, g.core
-    is_full = undurable or redis.attachment < g.attachment or redis.core.seq != core.seq - len(events)
+    is_checked = bool(events) or m.rules.entryless_in_sequence
+    is_full = undurable or redis.attachment < g.attachment or (is_checked and redis.core.seq != core.seq - len(events))
     first, journal = (core.seq - len(events) + 1, events) if is_full else (redis.first, redis.journal + events)
     tokens = redis.tokens
     if redis.attachment < g.attachment or any(e.command for e in events):

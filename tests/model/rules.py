@@ -39,7 +39,9 @@ class Rules(NamedTuple):
     edge_positions: bool = True
     """A reader drops what it has by position."""
     client_seq: bool = True
-    """Commands are numbered, and the highest obeyed is announced."""
+    """Commands are numbered, and the highest decided is announced."""
+    refused_counts: bool = True
+    """One that is refused was decided, too, even by who cannot read it."""
     by_time: bool = True
     """An attachment is max(old + 1, time)."""
     restore: bool = True
@@ -52,6 +54,12 @@ class Rules(NamedTuple):
     """A takeover that finds stages or client ahead of the checkpoint says so and ends the open response."""
     resync_numbered: bool = True
     """What it says is an entry of the journal, numbered above all that the client has."""
+    resync_once: bool = True
+    """Where the journal has a gap, too, only that is told, and the replay begins with it."""
+    gap_numbered: bool = True
+    """A gap is told in the place of the last event that is not kept."""
+    entryless_in_sequence: bool = True
+    """A commit that carries no event goes on from the last one that is there, as every other."""
     undurable_counted: bool = True
     """What no commit carries has no number; the client counts it, and a resume says how much it had."""
     late_skip: bool = True

@@ -7,6 +7,7 @@ from .world import Setup
 SCENARIOS = {
     "answer": Setup(("start",), takeovers=2, deaths=1),
     "barge-in": Setup(("start", "barge"), takeovers=2),
+    "refused": Setup(("noise", "start"), chunks=0, takeovers=2),
     "two answers": Setup(("start", "barge", "start"), takeovers=1, deaths=1),
     "mute": Setup(("start", "barge"), chunks=2, takeovers=1, deaths=1),
     "two ears": Setup(("say", "say", "say"), ("turn", "asr"), takeovers=2, deaths=1),

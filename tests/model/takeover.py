@@ -7,6 +7,8 @@ from .gateway import GONE, has_lease, mute, numbered, remember, with_gateway, wi
 from .model import Model
 from .world import Ack, Batch, Core, Event, Gateway, World, put
 
+Numbered = tuple[tuple[int, Event], ...]
+
 
 def swap(m: Model, w: World, i: int) -> World:
     """One script: the token is checked, the attachment rises, checkpoint and journal are read."""
@@ -58,7 +60,9 @@ def go_live(m: Model, w: World, i: int, g: Gateway) -> World:
     if m.rules.replay_muted:
         for ended in [e.response for e in entries if e.name in ("cancelled", "failed")]:
             replay = mute(m, replay, ended)
-    gap = ((0, Event("resync", kind=first - 1)),) if claimed + 1 < first else ()
+    gap: Numbered = ((first - 1 if m.rules.gap_numbered else 0, Event("resync")),) if claimed + 1 < first else ()
+    if gap and m.rules.resync_once:
+        gap, replay = _told_once(gap, replay, batch)
     unnumbered = tuple((0, e) for e in batch.events if e.name == "resync" and not m.rules.resync_numbered)
     events = tuple(e for e in batch.events if not unnumbered or e.name != "resync")
     received = core.acknowledged if m.rules.resend_acknowledged else core.consumed
@@ -69,6 +73,14 @@ def go_live(m: Model, w: World, i: int, g: Gateway) -> World:
     g = g._replace(out=gap + replay + unnumbered + numbered(core, events))
     w = write(m, w, i, False, g, events)
     return _welcome(m, w, i, g, here)
+
+
+def _told_once(gap: Numbered, replay: Numbered, batch: Batch) -> tuple[Numbered, Numbered]:
+    """A resync that comes with or after the gap says it all: what is left of the journal before it holds no more."""
+    names = [e.name for _, e in replay]
+    if "resync" in names:
+        return (), replay[names.index("resync") :]
+    return ((), ()) if any(e.name == "resync" for e in batch.events) else (gap, replay)
 
 
 def _reconcile(m: Model, w: World, core: Core, here: list[int], claimed: int) -> tuple[Core, Batch]:

@@ -3,8 +3,9 @@
 Checked in every scenario: an event number never means two things and none is missing; a response's chunks arrive in order, none missing,
 none twice, one terminal, nothing of it afterwards; every sample reaches every stage that hears exactly once and in order (of a stock
 client: at most once, and what it says on a living connection is heard); llm's outputs reach talker exactly once and in order; a command is
-obeyed exactly once; a stage never obeys a gateway after it obeyed a younger one; the last takeover has the session; nothing is lost
-silently, and nothing at all as long as Redis forgets nothing; and where nothing more can happen, nothing is owed.
+obeyed or refused exactly once; a stage never obeys a gateway after it obeyed a younger one; the last takeover has the session; nothing
+is lost silently or told as lost twice, and nothing at all as long as Redis forgets nothing; and where nothing more can happen, nothing is
+owed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Setup(NamedTuple):
     """A small world: what the client does, what there is, and how often each kind of misfortune may strike."""
 
     script: tuple[str, ...]
-    """In order: "say" is one sample of audio, "start" and "barge" are commands."""
+    """In order: "say" is one sample of audio, "start" and "barge" are commands, "noise" is one that the parser refuses."""
     stages: tuple[str, ...] = ("llm",)
     chunks: int = 1
     """Outputs of a response before its last."""
@@ -88,7 +88,7 @@ class Event(NamedTuple):
     name: str
     response: int = 0
     kind: int = 0
-    """Which chunk; of a resync, the number after which it can go on."""
+    """Which chunk."""
     command: int = 0
 
 
@@ -213,6 +213,8 @@ class Client(NamedTuple):
     """Response that is open by what was heard; -1: not known, since a resync."""
     chunk: int = 0
     muted: bool = False
+    resyncs: int = 0
+    """Told so far."""
     answered: frozenset[int] = frozenset()
     announced: int = 0
     """Highest command that was obeyed, as the last resume said."""

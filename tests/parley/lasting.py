@@ -109,7 +109,6 @@ class House:
         self.dialled: asyncio.Event = asyncio.Event()
         self.wire: Wire | None = None
         self.resumes = 0
-        self.undurable = 0
         self.grown = asyncio.Condition()
         self.reply_samples = 0
         self.hold_reply_at: int | None = None
@@ -120,10 +119,10 @@ class House:
 
     # the conversation
 
-    async def tell(self, type: str, **fields: Any) -> None:
-        """A numbered event; it is sent to whoever is connected."""
+    async def tell(self, type: str, *, durable: bool = True, **fields: Any) -> None:
+        """An event, numbered if it is durable; it is sent to whoever is connected."""
         seq = len(self.journal) + 1
-        self.journal.append({"type": type, "event_id": f"event_1_{seq}", **fields})
+        self.journal.append({"type": type, "event_id": f"event_1_{'' if durable else 'u'}{seq}", **fields})
         async with self.grown:
             self.grown.notify_all()
 
@@ -281,7 +280,7 @@ class House:
             self.grown.notify_all()
         self.tokens = [claim["resume_token"], secrets.token_urlsafe(32)]
         wire.passed()
-        await self.tell_resumed(wire, claim["last_seq"])
+        await self.tell_resumed(wire, claim["last_seq"] + claim.get("unnumbered", 0))
         for _ in range(self.replay_after_turns):
             await asyncio.sleep(0)
         return True
@@ -291,7 +290,7 @@ class House:
         wire.cursor = max(last_seq, oldest)
         if last_seq < oldest:
             await wire.send(
-                {"type": "session.resync_required", "event_id": "event_1_u1", "reason": "journal_overflow", "first_seq": oldest + 1}
+                {"type": "session.resync_required", "event_id": f"event_1_{oldest}", "reason": "journal_gap", "first_seq": oldest + 1}
             )
         await wire.send({
             "type": "session.resumed", "event_id": "event_1_u2", "session": {"id": "sess_1"}, "resume_token": self.tokens[-1],

@@ -27,6 +27,19 @@ def test_the_embedded_plan(folder: RunFolder) -> None:
     assert plan.gateway.env["PARLEY_PROFILE"] == "p.yaml"
 
 
+def test_a_profile_chooses_the_engines_of_its_services(folder: RunFolder, tmp_path: Path) -> None:
+    plan = embedded_plan(folder, host="127.0.0.1", port=0, profile=find_profile("minicpmo45"))
+    chosen = {spec.name: {key for key in spec.env if spec.env[key] == "minicpmo45"} for spec in plan.services}
+    assert chosen == {"vad": set(), "thinker": {"PARLEY_THINKER"}, "talker": {"PARLEY_TALKER"}, "vocoder": {"PARLEY_VOCODER"}}
+    strange = tmp_path / "strange.yaml"
+    strange.write_text("services: {oven: {PARLEY_HEAT: '9'}}")
+    with pytest.raises(MissingBinary, match="'strange' names services that are not there: oven"):
+        embedded_plan(folder, host="127.0.0.1", port=0, profile=strange)
+    for text in ("services: 7", "- a list", "{", "services: {thinker: 3}"):
+        strange.write_text(text)
+        assert embedded_plan(folder, host="127.0.0.1", port=0, profile=strange).services, "the gateway says what is wrong with it"
+
+
 def test_the_store_has_no_tcp_port(folder: RunFolder) -> None:
     command = embedded_plan(folder, host="127.0.0.1", port=0, profile=Path("p.yaml")).store.command
     assert command[command.index("--port") + 1] == "0"

@@ -221,8 +221,39 @@ async def test_lost_events_are_told_and_the_session_goes_on() -> None:
         "Error", "ResyncRequired", "Resumed", "RateLimits", "RateLimits", "RateLimits", "ItemAdded"
     ]  # fmt: skip
     assert isinstance(told[1], events.ResyncRequired)
-    assert (told[1].reason, told[1].first_seq) == ("journal_overflow", 5)
+    assert (told[1].reason, told[1].first_seq) == ("journal_gap", 5)
     assert [events.number(event) for event in told[3:]] == [5, 6, 7, 8]
+
+
+async def test_what_came_without_a_number_is_claimed_and_neither_told_again_nor_missing() -> None:
+    house = House()
+    async with serving(house) as url, parley.connect(url, limits=QUICK) as session, asyncio.timeout(10):
+        for durable in (True, False, False):
+            await house.tell("rate_limits.updated", durable=durable, rate_limits=[])
+            await anext(session)
+        await house.cut()
+        await house.tell("rate_limits.updated", rate_limits=[])
+        told = await until_item(session, "one")
+    assert [type(event).__name__ for event in told] == ["Resumed", "RateLimits", "ItemAdded"]
+    assert [events.number(event) for event in told[1:]] == [5, 6]
+
+
+@pytest.mark.parametrize("place", ["5", "9", "u1"])
+async def test_a_resync_stands_in_the_place_of_what_is_lost(place: str) -> None:
+    """Of a journal that begins at 6, above all that the client knows (a store that rolled back), and where the store is away again."""
+    following = {"5": "6", "9": "10", "u1": "10"}[place]
+
+    async def script(peer: Peer) -> None:
+        await peer.emit("session.created", session={"id": "sess_1", "resume_token": "t"})
+        lost = {"type": "session.resync_required", "event_id": f"event_1_{place}", "reason": "r", "first_seq": 6 if place == "5" else 9}
+        await peer.socket.send(json.dumps(lost))
+        await peer.socket.send(json.dumps(lost))
+        await peer.socket.send(json.dumps({"type": "input_audio_buffer.cleared", "event_id": f"event_1_{following}"}))
+
+    async with realtime_server(script) as url, parley.connect(url) as session:
+        told = [event async for event in session]
+    names = [type(event).__name__ for event in told]
+    assert names == ["ResyncRequired"] * (2 if place == "u1" else 1) + ["InputCleared"], "and no jump besides"
 
 
 async def test_a_jump_is_told_and_what_comes_twice_is_not() -> None:

@@ -46,7 +46,7 @@ async def test_skewed_gateways_agree_on_everything(store: Store, valkey_url: str
         await skewed.registry.beat(beat("r2", slots=2))
         second = (await skewed.admission.reserve("s2", "t1", ("asr",))).placements["asr"]
         await asyncio.gather(skewed.admission.confirm("s1"), skewed.admission.confirm("s2"))
-        assert await skewed.records.renew("g1", [lease]) == set()
+        assert (await skewed.records.renew("g1", [lease])).lost == {}
         await skewed.records.commit(commit(lease, 1, b"x"))
         record = (await skewed.records.load("s1")).record
         later = await create(skewed, "s2", token="t")

@@ -53,7 +53,7 @@ async def test_every_script_keeps_to_one_slot(node: ValkeyProcess, ports: tuple[
             leases.append(await create(store, f"s{n}", placements=placed, token="token"))
         done = await asyncio.gather(*(store.records.commit(commit(lease, 1, b"x", items=b"y")) for lease in leases))
         assert done == [Committed(1, 1)] * 6
-        assert await store.records.renew("g1", leases) == set()
+        assert (await store.records.renew("g1", leases)).lost == {}
         await store.registry.remove("r1")
         await forget_silence(node.url)
         held = beat("r1", "asr", "llm", slots=6, held=[f"s{n}" for n in range(6)])

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from session_store import LimitExceeded, Placement, SequenceConflict, SessionClosed, Store
-from tests.session_store.helpers import commit, create, keys_without_ttl, store_with, until
+from session_store.tokens import new_token
+from tests.session_store.helpers import commit, create, keys_without_ttl, resume, store_with, until
 
 
 async def test_entries_and_fields_come_back_as_they_were(store: Store) -> None:
@@ -33,11 +34,53 @@ async def test_a_gap_or_a_repeat_is_refused_whole(store: Store) -> None:
     assert await store.records.load("s1") == before
 
 
+async def test_a_numbered_commit_is_written_once_and_never_after_a_later_one(store: Store) -> None:
+    lease = await create(store, "s1")
+    first = msgspec.structs.replace(commit(lease, 1, b"one", b"two", items=b"1"), number=1)
+    second = msgspec.structs.replace(commit(lease, 3, items=b"2"), number=2)
+    done = await store.records.commit(first)
+    assert await store.records.commit(first) == done, "its answer was lost, it comes again"
+    await store.records.commit(second)
+    written = await store.records.load("s1")
+    assert [entry.payload for entry in written.journal] == [b"one", b"two"] and written.fields == {"items": b"2"}
+    assert await store.records.commit(first) == done and await store.records.load("s1") == written
+    for astray in (commit(lease, 4, b"four"), commit(lease, 4), commit(lease, 1, b"one")):
+        with pytest.raises(SequenceConflict):
+            await store.records.commit(msgspec.structs.replace(astray, number=3))
+    with pytest.raises(SequenceConflict):  # the store lost the one before
+        await store.records.commit(msgspec.structs.replace(commit(lease, 3), number=4))
+
+
+async def test_the_numbers_of_commits_begin_anew_with_a_lease(store: Store) -> None:
+    token = new_token()
+    lease = await create(store, "s1", token=token)
+    await store.records.commit(msgspec.structs.replace(commit(lease, 1, b"one"), number=1))
+    taken, _ = await resume(store, "s1", token, after_seq=1)
+    done = await store.records.commit(msgspec.structs.replace(commit(taken.lease, 2, b"two"), number=1))
+    assert done.last_seq == 2
+
+
 async def test_a_commit_without_entries_writes_the_checkpoint_only(store: Store) -> None:
     lease = await create(store, "s1")
-    done = await store.records.commit(commit(lease, 0, items=b"1"))
+    done = await store.records.commit(commit(lease, 1, items=b"1"))
     assert (done.first_kept_seq, done.last_seq) == (1, 0)
     assert (await store.records.load("s1")).fields == {"items": b"1"}
+
+
+@pytest.mark.behaviour("X15")
+async def test_a_commit_without_entries_changes_nothing_where_events_before_it_were_forgotten(store: Store) -> None:
+    """Its fields are those that changed since: on top of an older checkpoint they would make one that never was."""
+    lease = await create(store, "s1")
+    await store.records.commit(commit(lease, 1, b"one", items=b"1", config=b"a"))
+    before = await store.records.load("s1")
+    for first_seq in (4, 1):
+        with pytest.raises(SequenceConflict) as conflict:
+            await store.records.commit(commit(lease, first_seq, items=b"2"))
+        assert conflict.value.expected_seq == 2
+    assert await store.records.load("s1") == before
+    await store.records.commit(msgspec.structs.replace(commit(lease, 4, items=b"2", config=b"b"), replace=True))
+    stored = await store.records.load("s1")
+    assert (stored.record.first_kept_seq, stored.record.last_seq, stored.fields) == (4, 3, {"items": b"2", "config": b"b"})
 
 
 async def test_replace_starts_a_new_checkpoint_and_journal(store: Store) -> None:
@@ -52,7 +95,7 @@ async def test_replace_starts_a_new_checkpoint_and_journal(store: Store) -> None
 async def test_placements_are_replaced_with_the_commit(store: Store) -> None:
     lease = await create(store, "s1")
     placed = {"asr": Placement("r2", "host:r2", 9)}
-    await store.records.commit(msgspec.structs.replace(commit(lease, 0), placements=placed))
+    await store.records.commit(msgspec.structs.replace(commit(lease, 1), placements=placed))
     assert (await store.records.load("s1")).record.placements == placed
 
 
@@ -89,7 +132,7 @@ async def test_the_journal_is_bounded_by_age_at_commit_and_at_renewal(store: Sto
         await brief.records.commit(commit(lease, 1, b"one", b"two"))
 
         async def dropped_at_commit() -> bool:
-            return (await brief.records.commit(commit(lease, 0))).first_kept_seq == 3
+            return (await brief.records.commit(commit(lease, 3))).first_kept_seq == 3
 
         await until(dropped_at_commit)
         await brief.records.commit(commit(lease, 3, b"three"))

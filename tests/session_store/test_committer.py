@@ -16,17 +16,24 @@ from tests.session_store.helpers import commit, create, store_with
 
 
 class CountingConnection(Connection):
-    """A real connection that counts its round trips."""
+    """A real connection that counts its round trips, and how many were under way at once."""
 
     round_trips: list[int]
+    under_way = most_under_way = 0
 
     async def run_many(self, calls):  # type: ignore[no-untyped-def]
         self.round_trips.append(len(calls))
-        return await super().run_many(calls)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return await super().run_many(calls)
+        finally:
+            self.under_way -= 1
 
 
-async def test_what_waits_rides_together_in_order_and_within_bounds(valkey_url: str, store: Store) -> None:
-    settings = StoreSettings(redis_timeout_ms=5_000, commit_batch_sessions=4, commit_batch_bytes=100)
+@pytest.mark.parametrize("trips", [1, 2])
+async def test_what_waits_rides_together_in_order_and_within_bounds(valkey_url: str, store: Store, trips: int) -> None:
+    settings = StoreSettings(redis_timeout_ms=5_000, commit_round_trips_count=trips, commit_batch_sessions=4, commit_batch_bytes=100)
     connection = CountingConnection(valkey_url, settings)
     connection.round_trips = []
     committer = Committer(connection, settings)
@@ -35,6 +42,7 @@ async def test_what_waits_rides_together_in_order_and_within_bounds(valkey_url: 
     answers = await asyncio.gather(*(committer.run(call, size) for call, size in zip(calls, sizes, strict=True)))
     assert answers == [[]] * 12
     assert connection.round_trips == [4, 4, 1, 1, 1, 1]
+    assert connection.most_under_way == trips
     await committer.close()
     with pytest.raises(StoreUnavailable):
         await committer.run(calls[0], 0)

@@ -36,7 +36,7 @@ async def awake(store: Store, valkey_url: str) -> Store:
     return store
 
 
-@pytest.mark.behaviour("L4", "L5")
+@pytest.mark.behaviour("L4", "L5", "K34")
 async def test_a_close_in_two_steps_keeps_everything_until_the_second(store: Store, valkey_url: str) -> None:
     placed = {"asr": Placement("r1", "host:r1", 7)}
     lease = await create(store, "s1", placements=placed, token=TOKEN)
@@ -54,7 +54,7 @@ async def test_a_close_in_two_steps_keeps_everything_until_the_second(store: Sto
         assert closed.value.reason == reason
     assert not await store.records.detach(lease)
     assert not await store.records.settle_token(lease)
-    assert await store.records.renew("g1", [lease]) == set()
+    assert (await store.records.renew("g1", [lease])).lost == {}
     renewed = (await store.records.load("s1")).record
     assert (renewed.closing_deadline_ms, renewed.lease_deadline_ms) == (stored.record.closing_deadline_ms, 0)
     ended = await asyncio.gather(*(store.records.close(lease, "other") for _ in range(10)))
@@ -129,7 +129,7 @@ async def test_a_candidate_that_lives_is_put_off_and_one_without_a_record_forgot
         due = await admin.zscore(f"{POOL}:deadlines", "s1")
         assert due == (await awake.records.load("s1")).record.lease_deadline_ms + 30_000
         assert await admin.zscore(f"{POOL}:deadlines", "never") is None
-    assert await awake.records.renew("g1", [lease]) == set()
+    assert (await awake.records.renew("g1", [lease])).lost == {}
 
 
 @pytest.mark.behaviour("X7")

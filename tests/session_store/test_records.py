@@ -9,7 +9,18 @@ from redis.asyncio import Redis
 
 from session_store import Lease, Placement, SessionClosed, SessionExists, SessionMissing, StaleGeneration, Store
 from session_store.tokens import digest
-from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, slot_members, store_with, until, used
+from tests.session_store.helpers import (
+    beat,
+    commit,
+    create,
+    forget_silence,
+    keys_without_ttl,
+    pass_deadline,
+    slot_members,
+    store_with,
+    until,
+    used,
+)
 
 
 async def test_a_record_has_all_that_a_takeover_will_read(store: Store) -> None:
@@ -99,7 +110,9 @@ async def test_deadlines_are_independent(store: Store, valkey_url: str) -> None:
     await forget_silence(valkey_url)
     idle = await store.records.create("idle", "g1", "h1", "t1", "p", {}, idle_ms=30)
     never = await store.records.create("never", "g1", "h1", "t1", "p", {}, idle_ms=0)
-    await until(lambda: _over(store, "idle"))
+    assert await store.records.expire("idle") is None, "its holder has the grace to end it in good order"
+    async with store_with(valkey_url, grace_ms=1) as brief:
+        await until(lambda: _over(brief, "idle"))
     assert (await store.records.load("idle")).record.reason == "idle_ttl_expired"
     assert await store.records.expire("never") is None
     assert await store.records.detach(never, grace_ms=30)
@@ -117,7 +130,7 @@ async def test_grace_goes_before_idle_and_activity_puts_idle_off(store: Store, v
     before = (await store.records.load("s1")).record.idle_deadline_ms
 
     async def put_off() -> bool:
-        await store.records.commit(commit(lease, 0))
+        await store.records.commit(commit(lease, 1))
         return (await store.records.load("s1")).record.idle_deadline_ms > before
 
     await until(put_off)
@@ -174,8 +187,36 @@ async def test_renew_answers_what_is_not_ours(store: Store) -> None:
     await store.records.close(gone, "done")
     stale = Lease("s3", other.attachment - 1, "h0")
     missing = Lease("s4", 1, "h1")
-    assert await store.records.renew("g1", [ours, gone, stale, missing]) == {"s2", "s3"}
-    assert await store.records.renew("g1", []) == set()
+    assert (await store.records.renew("g1", [ours, gone, stale, missing])).lost.keys() == {"s2", "s3"}
+    assert (await store.records.renew("g1", [])).lost == {}
+
+
+@pytest.mark.behaviour("L1", "L2")
+async def test_renew_tells_the_holder_who_was_idle_and_puts_off_who_was_heard(store: Store) -> None:
+    leases = [await store.records.create(name, "g1", "h1", "t1", "p", {}, idle_ms=20) for name in ("silent", "heard")]
+    idle: set[str] = set()
+
+    async def told() -> bool:
+        idle.update((await store.records.renew("g1", leases, {"heard"})).idle)
+        return bool(idle)
+
+    await until(told)
+    assert idle == {"silent"}
+    assert await store.records.begin_close(leases[0], "idle_timeout"), "it is still its holder's to end"
+    assert (await store.records.renew("g1", leases)).lost == {}
+
+
+@pytest.mark.behaviour("L4")
+async def test_renew_tells_why_a_session_was_closed_by_somebody_else(store: Store, valkey_url: str) -> None:
+    await store.registry.beat(beat("r1"))
+    await forget_silence(valkey_url)
+    lease = await create(store, "s1")
+    await pass_deadline(valkey_url, "s1", "lease")
+    reaped = await store.records.reap("s1", "g2", "h2")
+    assert reaped is not None
+    for closed in (False, True):
+        assert (await store.records.renew("g1", [lease])).lost == {"s1": "lease_expired"}, closed
+        await store.records.close(reaped.lease, "")
 
 
 async def test_a_stale_lease_may_do_nothing(store: Store) -> None:
@@ -213,7 +254,7 @@ async def test_a_record_made_again_after_a_wipe_has_a_higher_generation(store: S
     lease = await create(store, "s1")
     async with Redis.from_url(valkey_url) as admin:
         await admin.flushall()
-    assert await store.records.renew("g1", [lease]) == set()
+    assert (await store.records.renew("g1", [lease])).lost == {}
     again = await create(store, "s1")
     assert again.attachment > lease.attachment
     with pytest.raises(StaleGeneration):

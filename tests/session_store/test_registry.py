@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from session_store import Orphan, Placement, Store
-from tests.session_store.helpers import beat, create, forget_silence, keys_without_ttl, store_with, until, used
+from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, store_with, until, used
 
 
 async def test_a_beat_shows_the_replica_and_its_stages(store: Store) -> None:
@@ -117,6 +118,27 @@ async def test_a_session_placed_elsewhere_is_an_orphan_here(store: Store, valkey
         await until(orphaned)
 
 
+@pytest.mark.behaviour("X5", "L5")
+async def test_a_session_stays_where_its_record_says_until_it_has_moved(store: Store, valkey_url: str) -> None:
+    """Its next place is reserved while it is still in use at the old one, which nobody frees before the record says that it moved."""
+    both = (beat("r1", "asr", "llm", held=("s1",), draining=True), beat("r2", "asr", "llm"))
+    await store.registry.beat(beat("r1", "asr", "llm"))
+    placed = (await store.admission.reserve("s1", "t1", ("asr", "llm"))).placements
+    lease = await create(store, "s1", placements=placed)
+    await store.registry.beat(both[1])
+    await forget_silence(valkey_url)
+    moved = (await store.admission.reserve("s1", "t1", ("asr",), avoid=("r1",))).placements
+    await store.admission.confirm("s1")
+    assert moved["asr"].replica_id == "r2" and await store.registry.beat(both[0]) == ()
+    assert await used(store) == {("r1", "asr"): 1, ("r1", "llm"): 1, ("r2", "asr"): 1}, "the other stage keeps its place"
+    await store.admission.release("s1", ("asr",))
+    assert await store.registry.beat(both[0]) == ()
+    assert await store.admission.quarantined() == [], "given back: the old place is the plan's again"
+    moved = (await store.admission.reserve("s1", "t1", ("asr",), avoid=("r1",))).placements
+    await store.records.commit(msgspec.structs.replace(commit(lease, 1), placements={**placed, **moved}))
+    assert await store.registry.beat(both[0]) == (Orphan("s1", "asr"),)
+
+
 async def test_nothing_is_an_orphan_while_the_registry_is_mute(store: Store, valkey_url: str) -> None:
     async with store_with(valkey_url, orphan_after_ms=1) as brief:
         for _ in range(20):
@@ -161,7 +183,7 @@ async def test_a_renewed_session_keeps_its_slot_though_the_replica_does_not_list
         await brief.admission.confirm("s1")
         lease = await create(brief, "s1", placements=placed)
         for _ in range(5):
-            assert await brief.records.renew("g1", [lease]) == set()
+            assert (await brief.records.renew("g1", [lease])).lost == {}
             await brief.registry.beat(beat("r1"))
         assert await used(brief) == {("r1", "asr"): 1}
 

@@ -49,7 +49,7 @@ async def test_a_forgotten_takeover_is_restored_and_the_old_holder_stays_fenced(
     # For Redis the old holder is the holder; the younger lease is not stale but forgotten, and nobody tells its gateway to drop it.
     with pytest.raises(LeaseForgotten):
         await store.records.commit(commit(taken.lease, 3, b"three"))
-    assert await store.records.renew("g2", [taken.lease]) == set()
+    assert (await store.records.renew("g2", [taken.lease])).lost == {}
     assert not await store.records.close(taken.lease, "no")
     await store.records.commit(commit(old, 2, b"zombie"))
     for _ in range(2):
@@ -59,7 +59,7 @@ async def test_a_forgotten_takeover_is_restored_and_the_old_holder_stays_fenced(
     assert not isinstance(stale.value, LeaseForgotten)
     with pytest.raises(StaleGeneration):
         await store.records.restore(old, "g1", "t1", "profile", PLACED)
-    assert await store.records.renew("g1", [old]) == {"s1"}
+    assert (await store.records.renew("g1", [old])).lost == {"s1": ""}
     await store.records.commit(msgspec.structs.replace(commit(taken.lease, 3, b"three", items=b"i"), replace=True))
     stored = await store.records.load("s1")
     assert [(e.seq, e.payload) for e in stored.journal] == [(3, b"three")]
@@ -131,7 +131,7 @@ async def test_a_wiped_record_is_restored_under_the_same_lease(store: Store, val
         await admin.flushall()
     with pytest.raises(SessionMissing):
         await store.records.commit(commit(lease, 7, b"x"))
-    assert await store.records.renew("g1", [lease]) == set()
+    assert (await store.records.renew("g1", [lease])).lost == {}
     await store.records.restore(lease, "g1", "t1", "profile", PLACED, token_digest=digest(TOKEN))
     await store.records.commit(msgspec.structs.replace(commit(lease, 7, b"seven"), replace=True))
     taken, _ = await resume(store, "s1", TOKEN, after_seq=6)

@@ -52,7 +52,7 @@ async def test_a_takeover_fences_the_old_holder_and_reads_everything(store: Stor
     assert not await store.records.detach(old)
     assert not await store.records.begin_close(old, "late")
     assert not await store.records.close(old, "late")
-    assert await store.records.renew("g1", [old]) == {"s1"}
+    assert (await store.records.renew("g1", [old])).lost == {"s1": ""}
     await store.records.commit(commit(taken.lease, 4, b"four"))
     assert await keys_without_ttl(valkey_url) == []
 

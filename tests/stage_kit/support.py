@@ -18,6 +18,8 @@ from stage_kit import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, 
 INPUT, RESPONSE = stage_pb2.LANE_INPUT, stage_pb2.LANE_RESPONSE
 PCM_24K = stage_pb2.AudioFormat(encoding=stage_pb2.AUDIO_ENCODING_PCM_S16LE, sample_rate_hz=24000)
 WAIT_S = 10.0
+CARRIED = False
+"""Set by the fixture `carried`: conversations share one Carry call."""
 
 
 class Probe(Engine):
@@ -134,17 +136,80 @@ class EchoService(RemoteEngine):
         slot.emit(stage_pb2.Payload(text=stage_pb2.Text(text=text)), append.label, last=append.last)
 
 
-class Conversation:
-    """One Converse stream. Positions on an edge count by themselves; `read` gives the next message of a kind and keeps all in `seen`."""
+class Carry:
+    """One Carry call. `begin` gives what looks like a Converse call and is a numbered stream of it."""
 
-    def __init__(self, stub: Any, stage: str, session: str, placement: int, attachment: int, holder: str) -> None:
+    def __init__(self, stub: Any) -> None:
+        self.call = stub.Carry()
+        self.batches: list[stage_pb2.FromStageBatch] = []
+        self.reads = asyncio.Event()
+        """Cleared: it reads no further."""
+        self.reads.set()
+        self._streams: dict[int, asyncio.Queue[Any]] = {}
+        self._writing = asyncio.Lock()
+        self._reader = asyncio.create_task(self._read())
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> NumberedCall:
+        number = len(self._streams) + 1
+        self._streams[number] = asyncio.Queue()
+        return NumberedCall(self, number, self._streams[number])
+
+    async def write(self, *parcels: stage_pb2.ToStageParcel) -> None:
+        async with self._writing:
+            await self.call.write(stage_pb2.ToStageBatch(parcels=parcels))
+
+    def leave(self, number: int) -> None:
+        task = asyncio.create_task(self.write(stage_pb2.ToStageParcel(stream=number, end=stage_pb2.StreamEnd())))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _read(self) -> None:
+        try:
+            while (batch := await self.call.read()) is not grpc.aio.EOF:
+                self.batches.append(batch)
+                for parcel in batch.parcels:
+                    self._streams[parcel.stream].put_nowait(parcel.message if parcel.HasField("message") else grpc.aio.EOF)
+                await self.reads.wait()
+        except grpc.aio.AioRpcError:
+            pass
+        finally:
+            for stream in self._streams.values():
+                stream.put_nowait(grpc.aio.EOF)
+
+
+class NumberedCall:
+    """A numbered stream of a Carry call, used like a Converse call."""
+
+    def __init__(self, carry: Carry, number: int, read: asyncio.Queue[Any]) -> None:
+        self.number = number
+        self._carry, self.read = carry, read.get
+
+    async def write(self, message: stage_pb2.ToStage) -> None:
+        await self._carry.write(stage_pb2.ToStageParcel(stream=self.number, message=message))
+
+    async def done_writing(self) -> None:
+        """Of all streams of the call: one alone cannot say so."""
+        await self._carry.call.done_writing()
+
+    def cancel(self) -> None:
+        self._carry.leave(self.number)
+
+
+class Conversation:
+    """One stream: a Converse call, or a numbered one of a Carry.
+
+    Positions on an edge count by themselves; `read` gives the next message of a kind and keeps all in `seen`.
+    """
+
+    def __init__(self, call: Any, stage: str, session: str, placement: int, attachment: int, holder: str) -> None:
         self.stage = stage
         self.authority = stage_pb2.Authority(session_id=session, placement=placement, attachment=attachment, holder_id=holder)
         self.seen: list[stage_pb2.FromStage] = []
         self.positions: dict[str, int] = {}
         self._unread: list[stage_pb2.FromStage] = []
         self._writing = asyncio.Lock()
-        self._call = stub.Converse()
+        self._call = call
 
     async def send(
         self, *, label: Label | None = None, number: int = 0, authority: stage_pb2.Authority | None = None, **command: Any
@@ -185,18 +250,18 @@ class Conversation:
     async def close(self, authority: stage_pb2.Authority | None = None) -> None:
         await self.send(authority=authority, close=stage_pb2.Close(reason="test"))
 
-    async def read(self, kind: str) -> stage_pb2.FromStage:
-        """The next message of this kind, others stay unread; the test fails if the stream ends or stays silent."""
+    async def read(self, *kinds: str) -> stage_pb2.FromStage:
+        """The next message of these kinds, others stay unread; the test fails if the stream ends or stays silent."""
         for message in self._unread:
-            if message.WhichOneof("event") == kind:
+            if message.WhichOneof("event") in kinds:
                 self._unread.remove(message)
                 return message
         async with asyncio.timeout(WAIT_S):
             while True:
                 message = await self._call.read()
-                assert message is not grpc.aio.EOF, f"the stream ended before {kind}: {self.seen[-3:]}"
+                assert message is not grpc.aio.EOF, f"the stream ended before {kinds}: {self.seen[-3:]}"
                 self.seen.append(message)
-                if message.WhichOneof("event") == kind:
+                if message.WhichOneof("event") in kinds:
                     return message
                 self._unread.append(message)
 
@@ -226,16 +291,18 @@ class Conversation:
 
 
 class StageClient:
-    """A channel to one replica."""
+    """A channel to one replica. `carried`: all conversations share one Carry call."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, carried: bool = False) -> None:
         self.channel = grpc.aio.insecure_channel(address)
         self.stub = stage_pb2_grpc.StageStub(self.channel)  # type: ignore[no-untyped-call]
+        self.carry = Carry(self.stub) if carried else None
 
     def converse(
         self, session: str = "s1", stage: str = "probe", *, placement: int = 1, attachment: int = 1, holder: str = "g1"
     ) -> Conversation:
-        return Conversation(self.stub, stage, session, placement, attachment, holder)
+        call = self.stub.Converse() if self.carry is None else self.carry.begin()
+        return Conversation(call, stage, session, placement, attachment, holder)
 
     async def held(self, session: str = "") -> list[stage_pb2.HeldSession]:
         answer = await self.stub.Inspect(stage_pb2.InspectRequest(session_id=session))
@@ -260,7 +327,7 @@ async def serving(*engines: Engine | RemoteEngine, **settings: Any) -> AsyncIter
     """A real replica in this event loop, and a client of it."""
     service = Service("test", engines, Settings(**settings))
     await service.start()
-    client = StageClient(service.address)
+    client = StageClient(service.address, carried=CARRIED)
     try:
         yield client, service
     finally:

@@ -10,6 +10,8 @@ from parley_stage.v1 import stage_pb2
 from stage_kit import Label
 from tests.stage_kit.support import INPUT, Probe, positions, serving, until_set
 
+pytestmark = pytest.mark.usefixtures("carried")
+
 Code = stage_pb2.StageError
 
 
@@ -51,7 +53,7 @@ async def test_a_cancel_without_a_next_epoch_changes_nothing() -> None:
         assert engine.log.count(("cancelled", "s1")) == 1  # the epoch rose from 0 with the first append, and not since
 
 
-@pytest.mark.behaviour("F2", "F4")
+@pytest.mark.behaviour("F2", "F4", "K29")
 async def test_after_a_cancel_old_work_is_counted_and_forgotten() -> None:
     engine = Probe()
     async with serving(engine) as (client, _):
@@ -69,7 +71,7 @@ async def test_after_a_cancel_old_work_is_counted_and_forgotten() -> None:
         assert accepted[-1] == 2
 
 
-@pytest.mark.behaviour("F5", "F6", "F9", "M5")
+@pytest.mark.behaviour("F5", "F6", "F9", "M5", "K29")
 async def test_control_is_executed_while_a_step_runs() -> None:
     engine = Probe()
     async with serving(engine) as (client, _):
@@ -99,7 +101,7 @@ async def test_control_is_executed_while_a_step_runs() -> None:
         assert [append.payload.text.text for append in engine.heard["s1"]] == ["long", "after"]
 
 
-@pytest.mark.behaviour("F6")
+@pytest.mark.behaviour("F6", "K34")
 async def test_close_overtakes_queued_appends() -> None:
     engine = Probe()
     async with serving(engine) as (client, _):
@@ -118,7 +120,7 @@ async def test_close_overtakes_queued_appends() -> None:
         assert [append.payload.text.text for append in engine.heard["s1"]] == ["long"]
 
 
-@pytest.mark.behaviour("F8", "F5")
+@pytest.mark.behaviour("F8", "F5", "K29")
 async def test_a_stale_close_keeps_the_session() -> None:
     async with serving(Probe()) as (client, _):
         talk = client.converse(attachment=5, holder="g1")
@@ -138,7 +140,7 @@ async def test_a_stale_close_keeps_the_session() -> None:
         assert [held.session_id for held in await client.held()] == ["s1"]
 
 
-@pytest.mark.behaviour("F7")
+@pytest.mark.behaviour("F7", "K29")
 async def test_a_closed_placement_never_speaks_to_the_next_session() -> None:
     engine = Probe()
     async with serving(engine) as (client, _):

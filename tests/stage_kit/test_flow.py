@@ -10,6 +10,8 @@ from parley_stage.v1 import stage_pb2
 from stage_kit import Label
 from tests.stage_kit.support import INPUT, PCM_24K, WAIT_S, EchoService, Probe, positions, serving, until_set
 
+pytestmark = pytest.mark.usefixtures("carried")
+
 Code = stage_pb2.StageError
 
 
@@ -93,6 +95,7 @@ async def test_a_slow_reader_costs_bounded_memory_and_slows_nobody() -> None:
         assert positions(slow.seen) == list(range(1, 301))
 
 
+@pytest.mark.behaviour("K33")
 async def test_an_engine_that_overruns_its_bound_fails_its_response_only() -> None:
     async with serving(Probe(), kept_output_bytes=10_000) as (client, _):
         talk = client.converse()
@@ -120,6 +123,7 @@ async def test_an_append_at_its_limit_passes_and_one_byte_more_is_refused() -> N
         assert (error.code, error.param) == (Code.CODE_LIMIT_EXCEEDED, "append_bytes")
 
 
+@pytest.mark.behaviour("K33", "B2")
 async def test_a_full_queue_turns_back_and_says_when_to_go_on() -> None:
     engine = Probe()
     async with serving(engine, pending_append_bytes=3000) as (client, _):

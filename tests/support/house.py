@@ -22,6 +22,7 @@ from tests.support.valkey import ValkeyProcess
 
 STAGES = ("turn", "asr", "llm", "talker", "vocoder")
 SERVICES = ("vad", "thinker", "talker", "vocoder")
+REGISTER_TIMEOUT_S = 60.0
 MUTE_MS = 1500
 SHORT = {
     "PARLEY_REPLICA_TTL_MS": "2000",
@@ -36,8 +37,8 @@ T = TypeVar("T")
 class House:
     """`services` are started as processes of their own; ("all",) is one process with every stage.
 
-    With `replicas` above 1 there are as many of each service, the second named "vad-2" and so on; `gateways` as many gateways. A service
-    may also be the name of one stage.
+    `stages`: all that must be there before anybody is let in. With `replicas` above 1 there are as many of each service, the second named
+    "vad-2" and so on; `gateways` as many gateways. A service may also be the name of one stage.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class House:
         slots: int = 64,
         gateways: int = 1,
         replicas: int = 1,
+        stages: tuple[str, ...] = STAGES,
     ) -> None:
+        self.stages = stages
         self.folder, self.faults, self.accounts = folder, folder / "faults", folder / "accounts"
         for each in (folder, self.faults, self.accounts):
             each.mkdir(parents=True, exist_ok=True)
@@ -122,11 +125,11 @@ class House:
     def wait_registered(self) -> None:
         """Until every present process is a live replica, and each stage has one."""
         present = {child.ready["grpc"] for child in self.services.values() if child.process.poll() is None}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + REGISTER_TIMEOUT_S
         while time.monotonic() < deadline:
             replicas = [replica for replica in run(self._replicas()) if replica.address in present]
             served = {stage.stage for replica in replicas for stage in replica.stages}
-            if served >= set(STAGES) and {replica.address for replica in replicas} == present:
+            if served >= set(self.stages) and {replica.address for replica in replicas} == present:
                 return
             time.sleep(0.02)
         raise RuntimeError("the services did not register")
@@ -191,7 +194,7 @@ class House:
 
     async def used(self) -> dict[str, int]:
         """Slots of each stage that admission counts as taken."""
-        taken = dict.fromkeys(STAGES, 0)
+        taken = dict.fromkeys(self.stages, 0)
         for replica in await self._replicas():
             for stage in replica.stages:
                 taken[stage.stage] += stage.used
@@ -220,7 +223,7 @@ class House:
 
     async def wait_free_but(self, session_id: str, timeout_s: float = 10.0) -> bool:
         """Until this session alone is held, at every stage. Raises TimeoutError."""
-        wanted = {(stage, session_id) for stage in STAGES}
+        wanted = {(stage, session_id) for stage in self.stages}
         async with asyncio.timeout(timeout_s):
             while True:
                 if set(await self.held()) == wanted:

@@ -1,4 +1,4 @@
-"""A TCP proxy between two real processes, whose connections a test can cut."""
+"""A TCP proxy between two real processes, whose connections a test can cut or hold."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._joined: set[asyncio.Task[None]] = set()
         self._refusing = False
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self.address = ""
 
     def start(self) -> Proxy:
@@ -42,6 +44,14 @@ class Proxy:
     def mend(self) -> None:
         self._refusing = False
 
+    def hold(self) -> None:
+        """Nothing passes any more, either way, though every connection stays open, as when a network goes silent."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def release(self) -> None:
+        """What was held passes, and all that follows."""
+        self._loop.call_soon_threadsafe(self._flowing.set)
+
     def stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -55,6 +65,7 @@ class Proxy:
 
     async def _cut(self, refuse: bool) -> None:
         self._refusing = refuse
+        self._flowing.set()
         for writer in self._writers:
             writer.transport.abort()
 
@@ -75,20 +86,20 @@ class Proxy:
         ends = {writer, there_writer}
         self._writers |= ends
         try:
-            await asyncio.gather(_pass(reader, there_writer), _pass(there_reader, writer))
+            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
         finally:
             self._writers -= ends
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
     def __enter__(self) -> Proxy:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()

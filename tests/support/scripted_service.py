@@ -18,13 +18,26 @@ from typing import Any
 import msgspec
 
 from stage_kit.engine import Append, Engine
-from stage_kit.scripted import SERVICES, ScriptedAsr, ScriptedLlm, ScriptedTalker, ScriptedTurn, ScriptedVocoder, engines
+from stage_kit.scripted import (
+    SERVICES,
+    ScriptedAsr,
+    ScriptedCoder,
+    ScriptedDuplex,
+    ScriptedLlm,
+    ScriptedSounder,
+    ScriptedTalker,
+    ScriptedTurn,
+    ScriptedVocoder,
+    engines,
+)
 from stage_kit.scripted.llm import LlmScript
 from stage_kit.service import serve
 from stage_kit.slot import Slot
 from tests.support.account import Accounts
 
 DEFAULT_WORDS = 4
+UNIT_MS = 200
+"""Of the native model."""
 _DIRECTIVE = re.compile(r"\b(words|words_per_s)=(\d+(?:\.\d+)?)")
 
 
@@ -92,6 +105,35 @@ class CountingAsr(ScriptedAsr):
         self._accounts.close(slot)
 
 
+class CountingDuplex(ScriptedDuplex):
+    """A native model under a name of its own."""
+
+    def __init__(self, slots: int = 64) -> None:
+        super().__init__(slots, UNIT_MS, "seer")
+        self._accounts = Accounts("seer")
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        self._accounts.hear(slot, append)
+        super().receive(slot, append)
+
+    def close(self, slot: Slot) -> None:
+        self._accounts.close(slot)
+
+
+NATIVE = ("seer", "singer", "sounder")
+"""Stages of tests/native_e2e/duplex.yaml, none of which the gateway knows by name."""
+
+
+def native(service: str, slots: int) -> list[Engine]:
+    """The engine of one of them, or all with a detector."""
+    made: dict[str, Engine] = {
+        "seer": CountingDuplex(slots),
+        "singer": ScriptedCoder(slots, UNIT_MS, "singer"),
+        "sounder": ScriptedSounder(slots, "sounder"),
+    }
+    return [CountingTurn(slots), *made.values()] if service == "native" else [made[service]]
+
+
 _DIRECTED: dict[str, type[Any]] = {
     "turn": CountingTurn,
     "asr": CountingAsr,
@@ -103,6 +145,8 @@ _DIRECTED: dict[str, type[Any]] = {
 
 def directed(service: str, slots: int) -> list[Engine]:
     """Engines of a service, or of the one stage of that name."""
+    if service in ("native", *NATIVE):
+        return native(service, slots)
     if service in _DIRECTED and service not in SERVICES:
         return [_DIRECTED[service](slots)]
     return [_DIRECTED[engine.card.stage](slots) for engine in engines(service, slots)]
@@ -110,7 +154,7 @@ def directed(service: str, slots: int) -> list[Engine]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.scripted_service")
-    parser.add_argument("--service", choices=(*SERVICES, *_DIRECTED, "all"), default="all")
+    parser.add_argument("--service", choices=(*SERVICES, *_DIRECTED, *NATIVE, "native", "all"), default="all")
     parser.add_argument("--slots", type=int, default=64)
     arguments = parser.parse_args()
     serve(service=arguments.service, engines=directed(arguments.service, arguments.slots))

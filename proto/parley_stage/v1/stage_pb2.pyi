@@ -225,11 +225,13 @@ class Control(_message.Message):
         KIND_CLEAR: _ClassVar[Control.Kind]
         KIND_END: _ClassVar[Control.Kind]
         KIND_FINISH: _ClassVar[Control.Kind]
+        KIND_CONTINUE: _ClassVar[Control.Kind]
     KIND_UNSPECIFIED: Control.Kind
     KIND_COMMIT: Control.Kind
     KIND_CLEAR: Control.Kind
     KIND_END: Control.Kind
     KIND_FINISH: Control.Kind
+    KIND_CONTINUE: Control.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     START_MS_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +325,42 @@ class ToStage(_message.Message):
     ack: Ack
     close: Close
     def __init__(self, authority: _Optional[_Union[Authority, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., command_number: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+
+class ToStageBatch(_message.Message):
+    __slots__ = ("parcels",)
+    PARCELS_FIELD_NUMBER: _ClassVar[int]
+    parcels: _containers.RepeatedCompositeFieldContainer[ToStageParcel]
+    def __init__(self, parcels: _Optional[_Iterable[_Union[ToStageParcel, _Mapping]]] = ...) -> None: ...
+
+class ToStageParcel(_message.Message):
+    __slots__ = ("stream", "message", "end")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    message: ToStage
+    end: StreamEnd
+    def __init__(self, stream: _Optional[int] = ..., message: _Optional[_Union[ToStage, _Mapping]] = ..., end: _Optional[_Union[StreamEnd, _Mapping]] = ...) -> None: ...
+
+class FromStageBatch(_message.Message):
+    __slots__ = ("parcels",)
+    PARCELS_FIELD_NUMBER: _ClassVar[int]
+    parcels: _containers.RepeatedCompositeFieldContainer[FromStageParcel]
+    def __init__(self, parcels: _Optional[_Iterable[_Union[FromStageParcel, _Mapping]]] = ...) -> None: ...
+
+class FromStageParcel(_message.Message):
+    __slots__ = ("stream", "message", "end")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    message: FromStage
+    end: StreamEnd
+    def __init__(self, stream: _Optional[int] = ..., message: _Optional[_Union[FromStage, _Mapping]] = ..., end: _Optional[_Union[StreamEnd, _Mapping]] = ...) -> None: ...
+
+class StreamEnd(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("stage", "contract_version", "config_json", "input_format", "output_format", "edges", "resume_after")

@@ -45,6 +45,11 @@ class StageStub(object):
                 request_serializer=parley__stage_dot_v1_dot_stage__pb2.ToStage.SerializeToString,
                 response_deserializer=parley__stage_dot_v1_dot_stage__pb2.FromStage.FromString,
                 _registered_method=True)
+        self.Carry = channel.stream_stream(
+                '/parley_stage.v1.Stage/Carry',
+                request_serializer=parley__stage_dot_v1_dot_stage__pb2.ToStageBatch.SerializeToString,
+                response_deserializer=parley__stage_dot_v1_dot_stage__pb2.FromStageBatch.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/parley_stage.v1.Stage/Release',
                 request_serializer=parley__stage_dot_v1_dot_stage__pb2.ReleaseRequest.SerializeToString,
@@ -75,6 +80,14 @@ class StageServicer(object):
 
     def Converse(self, request_iterator, context):
         """One stream per (session, stage). Its end closes nothing: a new stream attaches and goes on from the watermarks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Carry(self, request_iterator, context):
+        """Many sessions on one call, one call per (gateway, replica): each numbered stream is what one Converse call would be. The end of the call
+        is the end of all its streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,6 +126,11 @@ def add_StageServicer_to_server(servicer, server):
                     servicer.Converse,
                     request_deserializer=parley__stage_dot_v1_dot_stage__pb2.ToStage.FromString,
                     response_serializer=parley__stage_dot_v1_dot_stage__pb2.FromStage.SerializeToString,
+            ),
+            'Carry': grpc.stream_stream_rpc_method_handler(
+                    servicer.Carry,
+                    request_deserializer=parley__stage_dot_v1_dot_stage__pb2.ToStageBatch.FromString,
+                    response_serializer=parley__stage_dot_v1_dot_stage__pb2.FromStageBatch.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -185,6 +203,33 @@ class Stage(object):
             '/parley_stage.v1.Stage/Converse',
             parley__stage_dot_v1_dot_stage__pb2.ToStage.SerializeToString,
             parley__stage_dot_v1_dot_stage__pb2.FromStage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Carry(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/parley_stage.v1.Stage/Carry',
+            parley__stage_dot_v1_dot_stage__pb2.ToStageBatch.SerializeToString,
+            parley__stage_dot_v1_dot_stage__pb2.FromStageBatch.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gateway.conversation import events
-from gateway.conversation.effects import Ack, CancelOrder, Effect, Emit, Grant, Order, PromptOrder, Relay
+from gateway.conversation.effects import Ack, CancelOrder, Effect, Emit, Grant, Order, PromptOrder, Relay, Vacate
 from gateway.conversation.limits import Limits
 
 _DELTAS = {events.TranscriptDelta: "text", events.TextDelta: "text", events.AudioDelta: "sound"}
@@ -37,7 +37,7 @@ class Invariants:
         self.acks: dict[str, int] = defaultdict(int)
         self.granted = 0
         self.epoch = 1
-        self.labels: dict[str, tuple[int, int]] = {}
+        self.labels: dict[tuple[int, str], int] = {}
         self.play_end_us = 0.0
 
     def see(self, effect: Effect, now: int, *, consumed: dict[str, int], rate: int) -> None:
@@ -51,14 +51,16 @@ class Invariants:
             case Relay():
                 assert effect.position > effect.previous
                 assert effect.lane == "input" or effect.epoch >= self.epoch, "nothing of a cancelled epoch is passed on"
-                label = (effect.epoch, effect.turn)
-                assert not effect.response_id or self.labels.setdefault(effect.response_id, label) == label, "one label a response"
+                key = (effect.epoch, effect.response_id)
+                assert not effect.response_id or self.labels.setdefault(key, effect.turn) == effect.turn, "one label a response"
             case Ack(stage, position):
                 assert self.acks[stage] < position <= consumed.get(stage, 0), "an ack rises and names consumed outputs only"
                 self.acks[stage] = position
             case Grant(_, granted_ms):
                 assert granted_ms > self.granted
                 self.granted = granted_ms
+            case Vacate("vocoder"):
+                self.granted = 0  # it counts from the open of its place
 
     def _order(self, order: Order) -> None:
         assert order.number == self.numbers[order.stage] + 1, "orders of a stage are numbered without a gap"
@@ -70,9 +72,9 @@ class Invariants:
                 self.epoch = max(self.epoch, following)
             case PromptOrder():
                 assert order.body.epoch == order.epoch == self.epoch
-                self.labels[order.body.response_id] = (order.body.epoch, order.body.turn)
+                self.labels[order.body.epoch, order.body.response_id] = order.body.turn
                 assert order.body.messages
-        if order.body.__class__.__name__ in ("CommitOrder", "ClearOrder", "PromptOrder"):
+        if order.body.__class__.__name__ in ("CommitOrder", "ClearOrder", "PromptOrder", "ContinueOrder"):
             self.core_edge[order.stage] = order.number
 
     def _event(self, event: events.Event, now: int, rate: int) -> None:
@@ -105,7 +107,7 @@ class Invariants:
 
     def _of_response(self, event: events.Event, now: int, rate: int) -> None:
         response_id = getattr(event, "response_id", None)
-        if response_id is None or isinstance(event, events.OutputCleared):
+        if response_id is None or isinstance(event, events.OutputCleared | events.UnitDecided):
             return
         assert response_id == self.live, "nothing of a response leaves before its beginning or after its end"
         told = self.told[response_id]

@@ -79,9 +79,11 @@ class Voice:
 class World:
     """Everything that a conversation was told and did. `do` answers the events of one command, in order."""
 
+    graph = GRAPH
+
     def __init__(self, config: SessionConfig = CONFIG, limits: Limits | None = None, *, started: bool = True) -> None:
         self.limits = limits or Limits()
-        self.c = Conversation(SESSION, config, GRAPH, self.limits)
+        self.c = Conversation(SESSION, config, self.graph, self.limits)
         self.now = 0
         self.effects: list[Effect] = []
         self.positions: dict[str, int] = {}
@@ -138,7 +140,7 @@ class World:
                 self.stored[name] = data
 
     def restored(self) -> Conversation:
-        return restore(SESSION, GRAPH, self.limits, self.hot, dict(self.stored))
+        return restore(SESSION, self.graph, self.limits, self.hot, dict(self.stored))
 
     # the client
 

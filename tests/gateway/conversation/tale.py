@@ -100,7 +100,7 @@ class Tale(World):
     """`late` holds commits back: what needs one is not performed until `commit_now`, and a death forgets it."""
 
     def __init__(self, config: SessionConfig = CONFIG, limits: Limits | None = None) -> None:
-        self.stages = {name: Stage(name) for name in STAGES}
+        self.stages = {name: Stage(name) for name in self.graph.stages}
         self.wanted: dict[str, Replace] = {}
         """Stages that are to be placed anew."""
         self.rehearsal = Rehearsal(REHEARD_BYTES)
@@ -171,7 +171,7 @@ class Tale(World):
 
     def _forget_stage(self, stage: str) -> None:
         self.stages.pop(stage, None)
-        if stage == GRAPH.audio_stage:
+        if stage == self.graph.audio_stage:
             self.voice = Voice()
 
     def place(self, stage: str) -> None:
@@ -186,7 +186,7 @@ class Tale(World):
         for relay in self.rehearsal.after(position) if "client" in after else ():
             made.coming.append(msgspec.structs.replace(relay, stage=stage, previous=position))
             position = relay.position
-        if stage == GRAPH.audio_stage:
+        if stage == self.graph.audio_stage:
             self.checks.granted = 0
         self.do(StagePlaced(stage))
 
@@ -202,10 +202,10 @@ class Tale(World):
         self.c = self.restored()
         self.checkpointer = type(self.checkpointer)(self.c)
         self.rehearsal = Rehearsal(REHEARD_BYTES)
-        gone = tuple(name for name in STAGES if name not in self.stages and name not in self.c.state.lost)
+        gone = tuple(name for name in self.graph.stages if name not in self.stages and name not in self.c.state.lost)
         for name in self.c.state.lost:
             self._forget_stage(name)
-        resume = Resume(tuple(stage.attached() for stage in self.stages.values()), gone, resends)
+        resume = Resume(tuple(stage.attached() for stage in self.stages.values()), gone, resends, self.checks.seq)
         assert self.checks.seq == self.c.state.seq, "the client was told what was committed, and nothing else"
         self.checks.granted = 0
         samples, number = input_position(self.c, resume), self.c.state.client_seq
@@ -274,7 +274,7 @@ class Tale(World):
     def check(self) -> None:
         """Every sample and every command once, at whoever is to have it."""
         self.settle()
-        for name in HEARS:
+        for name in self.graph.readers("client", "audio"):
             stage = self.stages[name]
             stage.check_heard()
             assert stage.heard_from + len(stage.audio) // 2 == self.samples == stage.marks.get("client", 0) or not self.samples
@@ -282,9 +282,9 @@ class Tale(World):
         assert made == [f"mine{n}" for n in range(1, self.items + 1)], "each command was obeyed once, in order"
 
 
-def asked(config: SessionConfig = CONFIG) -> Tale:
+def asked(config: SessionConfig = CONFIG, limits: Limits | None = None) -> Tale:
     """The user spoke, and a reply is being made."""
-    tale = Tale(config)
+    tale = Tale(config, limits)
     tale.speak(300)
     tale.decide("speech_started", 0)
     tale.speak(300)

@@ -20,7 +20,8 @@ from gateway.conversation.commands import (
 )
 from gateway.conversation.config import SemanticVad, SessionPatch, Tool
 from gateway.conversation.effects import Emit, Order, PromptOrder
-from gateway.conversation.session import MAX_OVERTAKERS, SCHEMA, Conversation
+from gateway.conversation.session import Conversation
+from gateway.conversation.state import MAX_OVERTAKERS, SCHEMA
 
 from .support import CONFIG, GRAPH, RATE, SESSION, World, pcm, state_of, user_text
 
@@ -162,7 +163,7 @@ def test_the_hot_part_stays_small_with_the_largest_numbers() -> None:
     for stage in (*GRAPH.stages, "aligner", "thinker"):
         c.state.consumed[stage], c.input.generations[stage] = 10**9, 10**5
     c.state.seq = c.state.items = c.state.updates = 10**9
-    c.state.client_seq, c.state.overtook = 10**9, [10**9 + n for n in range(MAX_OVERTAKERS)]
+    c.state.client_seq, c.state.overtaken = 10**9, [(10**9 + 2 * n, 1) for n in range(MAX_OVERTAKERS + 1)]
     c.state.lost, c.state.bases = list(GRAPH.stages), dict.fromkeys((*GRAPH.stages, "aligner"), 10**9)
     c.state.misled, c.state.deadlines = list(GRAPH.stages), {"session": 3_600_000, "idle": 3_600_000}
     c.input.open_item, c.input.position, c.input.samples, c.input.pending_bytes = c.new_item_id("u"), 10**9, 10**9, 16 << 20

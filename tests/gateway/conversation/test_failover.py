@@ -10,8 +10,9 @@ from gateway.conversation import commands, events
 from gateway.conversation.commands import StageUpdated
 from gateway.conversation.config import SemanticVad, SessionPatch
 from gateway.conversation.effects import CancelOrder, Close, Emit, Grant, Order, PromptOrder, Relay
+from gateway.conversation.limits import Limits
 
-from .support import CONFIG, names
+from .support import CONFIG, names, user_text
 from .tale import HEARS, Tale, asked
 
 SPOKEN = ("llm", "talker", "vocoder")
@@ -150,6 +151,60 @@ def test_a_command_that_was_refused_is_not_refused_again() -> None:
     assert names(told) == ["Error"]
     tale.die()
     assert tale.do(commands.ResponseCancel(client_seq=1, event_id="e")) == []
+
+
+@pytest.mark.behaviour("X2", "P1")
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_the_wire_refused_is_told_once_and_counts(dies: bool) -> None:
+    tale = Tale()
+    refused = commands.Refused(code="missing_field", message="Required.", event_id="e", client_seq=1)
+    assert names(tale.do(refused)) == ["Error"] and tale.c.state.client_seq == 1
+    if dies:
+        tale.die()
+    assert tale.do(refused) == []
+    tale.do(commands.ItemCreate(item=user_text("two"), client_seq=2))
+    assert tale.c.state.client_seq == 2
+
+
+@pytest.mark.behaviour("X2", "P1")
+def test_what_the_wire_refused_waits_its_turn_so_that_nothing_before_it_passes_for_decided() -> None:
+    tale = asked()
+    tale.say_command(commands.SessionUpdate(patch=SessionPatch(turn_detection=SemanticVad())))
+    tale.tell("waits")
+    tale.say_command(commands.Refused(code="missing_field", message="Required.", event_id="e"))
+    assert tale.c.state.client_seq == 1 and tale.of(events.Error) == []
+    assert names(tale.do(commands.Refused(code="invalid_json", message="no"))) == ["Error"], "what has no number waits for nothing"
+    tale.die()
+    updating = tale.c.state.updating
+    assert updating is not None
+    for stage in list(updating.waiting):
+        tale.do(StageUpdated(stage, updating.generation))
+    assert [error.code for error in tale.of(events.Error)] == ["invalid_json", "missing_field"]
+    assert tale.c.state.client_seq == 3
+    tale.check()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_is_refused_for_want_of_room_is_not_obeyed_when_it_comes_again(dies: bool) -> None:
+    tale = asked(limits=Limits(max_held_commands=2))
+    tale.arrive()
+    tale.say_command(commands.SessionUpdate(patch=SessionPatch(turn_detection=SemanticVad())))
+    for text in ("two", "three"):
+        tale.tell(text)
+    late = [commands.ItemCreate(item=user_text(text, text), client_seq=number) for number, text in ((4, "four"), (5, "five"))]
+    for command in late:
+        assert names(tale.do(command)) == ["Error"]
+    assert tale.c.state.overtaken == [(4, 2)] and tale.c.state.client_seq == 1
+    if dies:
+        tale.die()
+    updating = tale.c.state.updating
+    assert updating is not None
+    for stage in list(updating.waiting):
+        tale.do(StageUpdated(stage, updating.generation))
+    assert tale.c.state.client_seq == 5 and tale.c.state.overtaken == []
+    for command in late:
+        assert tale.do(command) == []
+    tale.check()
 
 
 @pytest.mark.behaviour("X2")

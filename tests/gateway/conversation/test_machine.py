@@ -90,9 +90,9 @@ class Twins(World):
 
     twin: Conversation | None = None
 
-    def __init__(self, config: SessionConfig) -> None:
+    def __init__(self, config: SessionConfig, limits: Limits | None = None) -> None:
         self.sent: dict[str, list[StageChunk]] = {}
-        super().__init__(config, LIMITS)
+        super().__init__(config, limits or LIMITS)
 
     def fork(self) -> None:
         self.twin = self.restored()
@@ -192,7 +192,7 @@ class Interleavings(RuleBasedStateMachine):
         )
     )
     def hopeless(self, command: ClientCommand) -> None:
-        self.world.do(commands.Refused("invalid_json", "no"))
+        self.world.do(commands.Refused(code="invalid_json", message="no"))
         self.tell(command)
 
     # the stages

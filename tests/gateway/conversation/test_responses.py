@@ -189,11 +189,11 @@ def test_every_event_has_the_next_number() -> None:
     world = World()
     world.ask()
     world.answer(("Yes.", 300))
-    world.do(commands.Refused("invalid_json", "no"))
+    world.do(commands.Refused(code="invalid_json", message="no"))
     assert [effect.seq for effect in world.effects if hasattr(effect, "seq")] == list(range(1, world.c.state.seq + 1))
 
 
 def test_what_the_wire_refused_is_told_in_its_place() -> None:
     world = World()
-    (error,) = world.do(commands.Refused("missing_field", "Required.", "item", "e9"))
+    (error,) = world.do(commands.Refused(code="missing_field", message="Required.", param="item", event_id="e9"))
     assert error == events.Error("missing_field", "Required.", "item", "e9")

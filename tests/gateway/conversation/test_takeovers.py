@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.conversation import commands
+from gateway.conversation import commands, events
 from gateway.conversation.commands import AudioOut, FinishOut, OpaqueOut, Output, StageUpdated, TextOut
 from gateway.conversation.config import SemanticVad, ServerVad, SessionConfig, SessionPatch
 from gateway.conversation.limits import Limits
@@ -156,6 +156,7 @@ class Takeovers(RuleBasedStateMachine):
         live = tale.c.responses.live
         assert (live.id if live else None) == tale.checks.live
         assert tale.checks.in_history == set(tale.c.history.items)
+        assert tale.of(events.ResyncRequired) == [], "nothing is ever forgotten here"
 
     def teardown(self) -> None:
         if not hasattr(self, "tale"):

@@ -140,7 +140,7 @@ def test_a_native_model_is_a_chain_beside_the_detector(load: Load) -> None:
     assert graph.dialog is None
     assert (graph.text_stage, graph.audio_stage, graph.decision_stage) == ("thinker", "vocoder", "turn")
     assert graph.response_stages == ("thinker", "talker", "vocoder")
-    assert graph.readers("client", "image") == ("thinker",)
+    assert graph.readers("camera", "image") == ("thinker",)
     assert graph.readers("thinker", "thought") == ("talker",) and graph.readers("thinker", "text") == ("talker",)
     assert graph.readers("talker", "codes") == ("vocoder",)
 

@@ -13,9 +13,9 @@ from gateway.conversation.checkpoint import Checkpoint
 from gateway.durable import RETRY_S, STALLED_S, StoreLog
 from gateway.graph import Graph
 from gateway.opening import Opened, Opener
+from gateway.pool import StagePool
 from gateway.profile_file import load_profile_file
 from gateway.settings import Settings
-from gateway.stages import StagePool
 from session_store import Commit, Committed, Placement, Store
 from session_store.errors import StoreUnavailable
 from session_store.tokens import digest, new_token
@@ -118,7 +118,7 @@ async def test_a_process_that_slept_asks_again_before_it_calls_the_store_away(
         nonlocal tries
         tries += 1
         if tries == 1:
-            now[0] += STALLED_S
+            now[0] += store.settings.redis_timeout_ms / 1000 + STALLED_S
             raise StoreUnavailable("timeout")
         return await commit(asked)
 
@@ -130,6 +130,50 @@ async def test_a_process_that_slept_asks_again_before_it_calls_the_store_away(
     with pytest.raises(StaleLease):
         await log.commit(1, entries(1, 1), CHECKPOINT, 0)
     assert tries == 2
+
+
+@pytest.mark.behaviour("A2", "X6")
+async def test_a_commit_whose_answer_was_lost_is_asked_again_and_written_once(
+    store: Store, opener: Opener, opened: Opened, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process slept between the store's answer and its reading: nothing of durability is lost by that."""
+    log, commit, tries = StoreLog(store, opener, opened, LIMIT_S), store.records.commit, 0
+    assert await log.commit(1, entries(1, 1), CHECKPOINT, 0)
+
+    async def unheard(asked: Commit) -> Committed:
+        nonlocal tries
+        tries += 1
+        done = await commit(asked)
+        if tries == 1:
+            now[0] += store.settings.redis_timeout_ms / 1000 + STALLED_S
+            raise StoreUnavailable("timeout")
+        return done
+
+    monkeypatch.setattr(store.records, "commit", unheard)
+    assert await log.commit(2, entries(2, 2), CHECKPOINT, 0) and tries == 2
+    assert await log.commit(4, entries(4, 1), CHECKPOINT, 0)
+    assert [entry.seq for entry in (await store.records.load("sess_1")).journal] == [1, 2, 3, 4]
+
+
+@pytest.mark.behaviour("X4")
+async def test_a_commit_that_comes_late_does_not_overwrite_a_later_one(
+    store: Store, opener: Opener, opened: Opened, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away, and does what it was asked before when it is back: after what it was asked since."""
+    log, commit, late = StoreLog(store, opener, opened, LIMIT_S), store.records.commit, []
+
+    async def away(asked: Commit) -> Committed:
+        late.append(asked)
+        raise StoreUnavailable("timeout")
+
+    monkeypatch.setattr(store.records, "commit", away)
+    assert not await log.commit(1, entries(1, 1), Checkpoint(b"old", {"config": b"old"}), 0)
+    monkeypatch.setattr(store.records, "commit", commit)
+    now[0] += RETRY_S
+    assert await log.commit(2, entries(2, 1), Checkpoint(b"new", {"config": b"new"}), 0)
+    await commit(late[0])
+    stored = await store.records.load("sess_1")
+    assert (stored.hot, stored.fields["config"]) == (b"new", b"new") and [entry.seq for entry in stored.journal] == [2]
 
 
 async def test_a_session_without_durability_for_too_long_is_overdue(store: Store, opener: Opener, opened: Opened, now: list[float]) -> None:

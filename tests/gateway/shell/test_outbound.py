@@ -44,7 +44,7 @@ async def test_a_muted_response_frees_its_bytes_and_its_name() -> None:
     assert outbound.put(audio("r1", "x" * 10)) and not outbound.put(audio("r2", "x"))
     outbound.mute("r1")
     assert outbound.put(audio("r2", "x" * 10))
-    outbound.forget("r1")
+    outbound.settle("r1")
     assert len(outbound) == 1
 
 
@@ -73,7 +73,7 @@ frames = st.tuples(st.sampled_from(["", "r1", "r2", "r3"]), st.integers(0, 40))
 actions = st.lists(st.one_of(frames, st.sampled_from(["mute r1", "mute r2", "get"])), max_size=60)
 
 
-@pytest.mark.behaviour("M2")
+@pytest.mark.behaviour("M2", "B2")
 @given(actions)
 def test_whatever_happens_bytes_add_up_and_order_stays(script: list[tuple[str, int] | str]) -> None:
     asyncio.run(_follow(script))
@@ -110,10 +110,36 @@ async def test_what_is_broken_off_says_nothing_more() -> None:
     assert await outbound.get() is None and len(outbound) == 0
 
 
-async def test_muted_sound_leaves_its_number_to_clients_that_count() -> None:
+COUNTED = Frame("sound", "r", 0.0, "AudioDelta", skipped="skipped")
+
+
+@pytest.mark.behaviour("O4", "R2")
+async def test_muted_sound_leaves_its_number_to_clients_that_count_once_its_end_is_settled() -> None:
     outbound = Outbound(KIB)
-    counted = Frame("sound", "r", 0.0, "AudioDelta", skipped="skipped")
-    assert outbound.put(counted) and outbound.put(audio("r"))
+    assert outbound.put(control("before")) and outbound.put(COUNTED) and outbound.put(audio("r"))
     outbound.mute("r")
-    assert outbound.put(counted) and outbound.put(control("end"))
-    assert [frame.text for frame in await drained(outbound)] == ["skipped", "skipped", "end"]
+    assert outbound.put(COUNTED) and outbound.put(control("end"))
+    frame = await outbound.get()
+    assert frame is not None and frame.text == "before"
+    reading = asyncio.create_task(outbound.get())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not reading.done(), "the commit that ends the response may still be lost"
+    outbound.settle("r")
+    frame = await reading
+    assert frame is not None and frame.text == "skipped" and not frame.is_sound
+    assert [frame.text for frame in await drained(outbound)] == ["skipped", "end"]
+
+
+async def test_what_was_never_settled_is_never_told() -> None:
+    outbound = Outbound(KIB)
+    assert outbound.put(control("1")) and outbound.put(COUNTED) and outbound.put(control("3"))
+    outbound.mute("r")
+    assert [frame.text for frame in await drained(outbound)] == ["1"], "a client that counts would miss the second"
+
+
+async def test_a_stand_in_is_control_and_takes_nothing_of_the_room_for_sound() -> None:
+    outbound = Outbound(10)
+    outbound.mute("r")
+    assert outbound.put(COUNTED) and outbound.put(COUNTED)
+    assert not outbound.put(audio("other", "x"))

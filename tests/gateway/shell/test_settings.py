@@ -19,7 +19,7 @@ NUMBERS = {name: field for name, field in Settings.model_fields.items() if field
 
 
 def test_every_number_names_its_unit() -> None:
-    units = ("_bytes", "_ms", "_s", "_items", "_sessions")
+    units = ("_bytes", "_ms", "_s", "_items", "_sessions", "_frames")
     assert not [name for name in NUMBERS if not name.endswith(units)]
 
 

@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
-import grpc
 import pytest
 from parley_stage.v1 import stage_pb2 as pb
-from parley_stage.v1 import stage_pb2_grpc
 
 from gateway.conversation import commands as cmd
 from gateway.conversation import effects as fx
 from gateway.conversation.config import AudioFormat
-from gateway.stages import COMMIT_LAG_BYTES, StageLink, StagePool, StageRefused
+from gateway.stages import COMMIT_LAG_BYTES, StageLink, StageRefused
+from tests.gateway.shell.carried import Stage, Stream, replica
 
 AUTHORITY = pb.Authority(session_id="sess_1", placement=1, attachment=1, holder_id="h")
 PIECE = bytes(200 * 1024)
-
-
-class Stream:
-    """One Converse call, from the stage's side."""
-
-    def __init__(self) -> None:
-        self.read: asyncio.Queue[pb.ToStage] = asyncio.Queue()
-        self.write: asyncio.Queue[pb.FromStage | None] = asyncio.Queue()
-
-    async def next(self) -> pb.ToStage:
-        async with asyncio.timeout(5):
-            return await self.read.get()
-
-    def say(self, **event: Any) -> None:
-        self.write.put_nowait(pb.FromStage(placement=1, **event))
-
-    def end(self) -> None:
-        self.write.put_nowait(None)
-
-
-class Stage(stage_pb2_grpc.StageServicer):
-    def __init__(self) -> None:
-        self.streams: asyncio.Queue[Stream] = asyncio.Queue()
-        self.releases: list[pb.ReleaseRequest] = []
-
-    async def Converse(self, requests: AsyncIterator[pb.ToStage], context: Any) -> AsyncIterator[pb.FromStage]:
-        stream = Stream()
-        self.streams.put_nowait(stream)
-        reading = asyncio.create_task(self._read(requests, stream))
-        while (message := await stream.write.get()) is not None:
-            yield message
-        reading.cancel()
-
-    async def _read(self, requests: AsyncIterator[pb.ToStage], stream: Stream) -> None:
-        async for message in requests:
-            stream.read.put_nowait(message)
-
-    async def Release(self, request: pb.ReleaseRequest, context: Any) -> pb.ReleaseResponse:
-        self.releases.append(request)
-        return pb.ReleaseResponse(released=True)
-
-    async def stream(self) -> Stream:
-        async with asyncio.timeout(5):
-            return await self.streams.get()
 
 
 class Opened:
@@ -92,13 +46,8 @@ class Opened:
 
 @pytest.fixture
 async def stage() -> AsyncIterator[tuple[Stage, StageLink]]:
-    server, made, pool = grpc.aio.server(), Stage(), StagePool()
-    stage_pb2_grpc.add_StageServicer_to_server(made, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield made, StageLink("asr", pool.stub(f"127.0.0.1:{port}"), AUTHORITY)
-    await pool.close()
-    await server.stop(None)
+    async with replica() as (made, address):
+        yield made, StageLink("asr", address, AUTHORITY)
 
 
 @pytest.fixture
@@ -199,8 +148,9 @@ async def test_a_stage_that_was_given_up_says_nothing_more(opened: Opened) -> No
     assert await opened.told() == cmd.StageLost("asr", "frozen")
     opened.stream.say(chunk=pb.Chunk(position=1))
     opened.stream.end()
-    # all that the stage said has been read when its reader ends
-    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "stage asr"], timeout=5)
+    # the call ends with its last stream: all that the stage said has been read by then
+    async with asyncio.timeout(5):
+        await opened.stream.call.over.wait()
     assert opened.mailbox.empty()
 
 

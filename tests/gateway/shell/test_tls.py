@@ -9,8 +9,8 @@ import grpc
 import pytest
 from parley_stage.v1 import stage_pb2
 
+from gateway.pool import StagePool
 from gateway.settings import Settings
-from gateway.stages import StagePool
 from stage_kit import Service
 from stage_kit import Settings as KitSettings
 from stage_kit.scripted import engines

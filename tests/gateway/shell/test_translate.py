@@ -10,6 +10,7 @@ from gateway.conversation import commands as cmd
 from gateway.conversation import effects as fx
 from gateway.conversation.config import AudioFormat
 
+AUTHORITY = pb.Authority(session_id="sess_1", placement=1, attachment=2, holder_id="h")
 FORMATS = [
     (AudioFormat(), pb.AUDIO_ENCODING_PCM_S16LE, 24_000),
     (AudioFormat("pcm", 16_000), pb.AUDIO_ENCODING_PCM_S16LE, 16_000),
@@ -19,7 +20,7 @@ FORMATS = [
 
 
 def order(body: fx.OrderBody, number: int = 7, previous: int = 5) -> pb.ToStage:
-    return translate.order(fx.Order("any", number, previous, 3, body, 2))
+    return translate.order(fx.Order("any", number, previous, 3, body, 2), AUTHORITY)
 
 
 @pytest.mark.parametrize(("fmt", "encoding", "rate"), FORMATS)
@@ -30,13 +31,13 @@ def test_formats(fmt: AudioFormat, encoding: int, rate: int) -> None:
 
 def test_client_audio_becomes_an_append_of_the_input_lane() -> None:
     audio = fx.InputAudio(b"\x01\x02\x03\x04", 2, AudioFormat("pcm", 16_000), 99)
-    message = translate.relay(fx.Relay("asr", "client", 4, 3, "input", 2, 1, "", audio, False, 6, 8))
+    message = translate.relay(fx.Relay("asr", "client", 4, 3, "input", 2, 1, "", audio, False, 6, 8), AUTHORITY)
     append = message.append
     assert (append.edge, append.position, append.previous, append.lane) == ("client", 4, 3, pb.LANE_INPUT)
     assert (append.input_generation, append.config_generation, append.last) == (6, 8, False)
     assert (append.payload.audio.data, append.payload.audio.samples, append.payload.audio.start_sample) == (audio.data, 2, 99)
     assert (message.label.epoch, message.label.turn, message.label.response_id) == (2, 1, "")
-    assert message.command_number == 0
+    assert message.command_number == 0 and message.authority == AUTHORITY
 
 
 @pytest.mark.parametrize(
@@ -50,14 +51,14 @@ def test_client_audio_becomes_an_append_of_the_input_lane() -> None:
 def test_what_a_stage_said_is_relayed_as_it_came(payload: pb.Payload) -> None:
     chunk = translate.chunk("llm", pb.Chunk(position=3, label=pb.Label(epoch=1, response_id="r"), payload=payload, last=True))
     assert (chunk.stage, chunk.position, chunk.epoch, chunk.response_id, chunk.last) == ("llm", 3, 1, "r", True)
-    message = translate.relay(fx.Relay("next", "llm", 3, 2, "response", 1, 1, "r", chunk.wire, chunk.last))
+    message = translate.relay(fx.Relay("next", "llm", 3, 2, "response", 1, 1, "r", chunk.wire, chunk.last), AUTHORITY)
     assert message.append.payload == payload and message.append.last and message.append.lane == pb.LANE_RESPONSE
 
 
 def test_a_last_output_may_come_alone() -> None:
     chunk = translate.chunk("talker", pb.Chunk(position=1, last=True))
     assert chunk.output is None and chunk.wire is None and chunk.finish is None
-    assert not translate.relay(fx.Relay("vocoder", "talker", 1, 0, "response", 1, 1, "r", None, True)).append.HasField("payload")
+    assert not translate.relay(fx.Relay("vocoder", "talker", 1, 0, "response", 1, 1, "r", None, True), AUTHORITY).append.HasField("payload")
 
 
 def test_orders_on_an_edge_are_numbered_appends() -> None:
@@ -69,6 +70,34 @@ def test_orders_on_an_edge_are_numbered_appends() -> None:
     assert (control.kind, control.item_id, control.start_ms, control.end_ms) == (pb.Control.KIND_COMMIT, "item", 10, 20)
     clear = order(fx.ClearOrder(9)).append
     assert (clear.payload.control.kind, clear.input_generation, clear.lane) == (pb.Control.KIND_CLEAR, 9, pb.LANE_INPUT)
+
+
+def test_a_frame_is_an_append_of_its_own_edge() -> None:
+    image = fx.InputImage("image/png", b"\x89PNG", 700, 2)
+    append = translate.relay(fx.Relay("seer", "camera", 3, 2, "input", 1, 0, "", image, False, 6, 8), AUTHORITY).append
+    assert (append.edge, append.position, append.lane, append.input_generation) == ("camera", 3, pb.LANE_INPUT, 6)
+    assert append.payload.image == pb.Image(media_type="image/png", data=b"\x89PNG", t_ms=700, max_slices=2)
+
+
+@pytest.mark.behaviour("T5")
+def test_silence_is_asked_for_in_a_turn_of_the_model() -> None:
+    message = order(fx.ContinueOrder(2300, 4, 9, 6))
+    append = message.append
+    assert (append.lane, append.input_generation, append.position, append.previous) == (pb.LANE_INPUT, 6, 7, 5)
+    assert (message.label.epoch, message.label.turn, message.label.response_id) == (4, 9, "")
+    assert append.payload.control == pb.Control(kind=pb.Control.KIND_CONTINUE, start_ms=2300)
+
+
+def test_what_a_native_model_says_has_its_turn_and_its_units() -> None:
+    label = pb.Label(epoch=2, turn=5, response_id="t5")
+    decision = pb.Payload(decision=pb.Decision(kind=pb.Decision.KIND_SPEAK, t_ms=100, decided_at_ms=1100))
+    chunk = translate.chunk("seer", pb.Chunk(position=4, label=label, payload=decision), base=10)
+    assert (chunk.position, chunk.epoch, chunk.turn, chunk.response_id) == (14, 2, 5, "t5")
+    assert chunk.output == cmd.DecisionOut("speak", 100, 1100)
+    assert translate.unit("seer", pb.UnitDone(unit=3, consumed_ms=1000, position=4)) == cmd.StageUnit("seer", 3)
+    error = pb.StageError(message="no picture", param="camera[2].data")
+    failed = translate.chunk("seer", pb.Chunk(position=5, last=True, finish=pb.Finish(reason=pb.Finish.REASON_FAILED, error=error)))
+    assert failed.failed and failed.finish == cmd.FinishOut("failed", 0, 0, "no picture", "camera[2].data")
 
 
 @pytest.mark.behaviour("F2", "F3")

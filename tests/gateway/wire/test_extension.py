@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gateway.conversation import events
 from gateway.wire import extension, openai_ga
+from gateway.wire.problems import WireRefusal
 
 DELTA = events.AudioDelta("resp_x_1", "item_a_x_1", 0, b"\x00\x00")
 
@@ -17,3 +20,22 @@ def test_a_muted_event_leaves_its_place_in_the_count_to_the_word_that_stands_for
     first = json.loads(openai_ga.render(DELTA, None, view))
     assert json.loads(extension.skipped(view, None)) == {"type": "session.skipped", "event_id": first["event_id"]}
     assert json.loads(openai_ga.render(DELTA, None, view))["event_id"] == "event_x_u2"
+
+
+def test_a_resync_is_told_in_the_place_of_what_it_stands_for() -> None:
+    view = openai_ga.SessionView("sess_x")
+    gap = json.loads(extension.journal_gap(view, 50))
+    assert gap == {"type": "session.resync_required", "event_id": "event_x_49", "reason": "journal_gap", "first_seq": 50}
+    told = json.loads(openai_ga.render(events.ResyncRequired("rolled_back", 8), 8, view))
+    assert told == {"type": "session.resync_required", "event_id": "event_x_8", "reason": "rolled_back", "first_seq": 8}
+
+
+def test_a_resume_says_how_many_events_came_without_a_number() -> None:
+    claim = {"type": "session.resume", "session_id": "sess_x", "resume_token": "t", "last_seq": 7}
+    asked = extension.parse_resume(json.dumps(claim))
+    assert (asked.last_seq, asked.unnumbered) == (7, 0), "who does not say has none"
+    assert extension.parse_resume(json.dumps({**claim, "unnumbered": 3})).unnumbered == 3
+    for wrong in (-1, 2**60, "3", None, 1.5):
+        with pytest.raises(WireRefusal) as refused:
+            extension.parse_resume(json.dumps({**claim, "unnumbered": wrong}))
+        assert refused.value.param == "unnumbered"

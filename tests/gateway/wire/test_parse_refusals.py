@@ -131,7 +131,9 @@ def test_malformed_frames(frame: str | bytes, code: str, param: str | None, even
         (message("user", {"type": "output_text", "text": "a"}), "invalid_item", "item.content[0].type"),
         (message("user", {"type": "input_audio", "audio": "AAAA"}), "invalid_item", "item.content[0].transcript"),
         (message("user", {"type": "input_audio", "audio": "!", "transcript": "a"}), "invalid_audio", "item.content[0].audio"),
-        (message("user", {"type": "input_image", "image_url": "data:"}), "invalid_item", "item.content[0].type"),
+        (message("user", {"type": "input_image", "image_url": "data:"}), "invalid_image", "item.content[0].image_url"),
+        (message("user", {"type": "input_image"}), "invalid_image", "item.content[0].image_url"),
+        (message("assistant", {"type": "input_image", "image_url": "data:"}), "invalid_item", "item.content[0].type"),
         (message("system", {"type": "input_audio", "transcript": "a"}), "invalid_item", "item.content[0].type"),
         (message("assistant", {"type": "output_audio", "transcript": "a"}), "invalid_item", "item.content[0].type"),
         (message("assistant", {"type": "text", "text": "a"}), "beta_api_unsupported", "item.content[0].type"),
@@ -298,3 +300,22 @@ def test_messages_never_repeat_the_client(event: dict[str, Any]) -> None:
 def test_the_last_of_two_equal_keys_counts() -> None:
     frame = '{"type":"conversation.item.delete","item_id":"a","item_id":"b"}'
     assert openai_ga.parse(frame, LIMITS) == commands.ItemDelete(item_id="b")
+
+
+@pytest.mark.behaviour("X2")
+@pytest.mark.parametrize(
+    ("frame", "number"),
+    [
+        ({"type": "session.upgrade", "client_seq": 7}, 7),
+        ({"type": "conversation.item.delete", "client_seq": 7}, 7),
+        ({"type": "input_audio_buffer.commit", "event_id": 1, "client_seq": 7}, 7),
+        (b'{"type":"input_audio_buffer.commit","client_seq":7}', 7),
+        ({"type": "session.upgrade"}, None),
+        ({"type": "input_audio_buffer.commit", "client_seq": 0}, None),
+        ({"type": "input_audio_buffer.commit", "client_seq": "7"}, None),
+        ({"type": "session.upgrade", "client_seq": 2**53}, None),
+        ('{"type":"session.upgrade","client_seq":7', None),
+    ],
+)
+def test_a_refused_command_keeps_its_number(frame: str | bytes | dict[str, Any], number: int | None) -> None:
+    assert refused(frame).client_seq == number

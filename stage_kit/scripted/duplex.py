@@ -1,0 +1,214 @@
+"""A native model without a model: hears units, decides by a script or by what it hears, writes known words, thinks known thoughts."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from parley_stage.v1 import stage_pb2
+
+from stage_kit.engine import Append, Card, Engine, Label, Samples
+from stage_kit.scripted.script import convert, reply
+from stage_kit.slot import Slot
+
+RATE = 16_000
+MAGIC = (b"\xff\xd8\xff", b"\x89PNG")
+BROKEN = b"broken"
+"""A picture that ends so cannot be read."""
+Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+class DuplexScript(msgspec.Struct, frozen=True):
+    """How a session's model behaves.
+
+    `script` has a letter for each unit: l listens, s speaks, e speaks and ends the turn. Behind it, and without one, the model begins a
+    turn of `turn_units` with the first quiet unit after a loud one.
+    """
+
+    script: Annotated[str, msgspec.Meta(pattern="^[lse]*$")] = ""
+    turn_units: Count = 3
+    words: Count = 3
+    """Of each unit."""
+    rms: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.01
+    recite: bool = False
+    """The first unit of a turn says the recap that the model was given."""
+    instructions: str = ""
+    previous: str = ""
+    listen_until_ms: int = 0
+    """What was heard up to here was answered by somebody else."""
+
+
+class _Heard(msgspec.Struct, frozen=True):
+    samples: Samples
+    start_ms: int
+    end_ms: int
+
+
+class _Mind(msgspec.Struct):
+    """Times are of the input timeline."""
+
+    parts: list[Samples] = []
+    count: int = 0
+    began_ms: int | None = None
+    before: int = 0
+    """Real samples of earlier units."""
+    waiting: deque[_Heard] = msgspec.field(default_factory=deque)
+    frames: list[int] = []
+    number: int = 0
+    turn: int = 0
+    label: Label | None = None
+    """Of the turn in progress."""
+    said: int = 0
+    """Units of it."""
+    voiced: bool = False
+    """A loud unit was not answered yet."""
+    forced: bool = False
+
+    @property
+    def start_ms(self) -> int:
+        return (self.began_ms or 0) + self.before * 1000 // RATE
+
+
+class ScriptedDuplex(Engine):
+    """The words of unit k of turn n are `script.reply("<session>/<n>/<k>", words)`; its thought holds n and k."""
+
+    def __init__(self, slots: int = 64, unit_ms: int = 1000, stage: str = "thinker") -> None:
+        self.card = Card(
+            stage,
+            "scripted",
+            "duplex",
+            ("audio", "image"),
+            ("decision", "text", "thought"),
+            slots=slots,
+            batch=slots,
+            input_rate=RATE,
+            unit_ms=unit_ms,
+        )
+        self._unit = RATE * unit_ms // 1000
+
+    def validate(self, config: dict[str, Any]) -> DuplexScript:
+        """See DuplexScript."""
+        return convert(config, DuplexScript)
+
+    def open(self, slot: Slot) -> None:
+        """It has heard nothing."""
+        slot.state = _Mind()
+
+    def cleared(self, slot: Slot) -> None:
+        """What is no whole unit yet is forgotten; the timeline goes on."""
+        mind: _Mind = slot.state
+        mind.before += mind.count
+        mind.parts, mind.count = [], 0
+        mind.waiting.clear()
+        mind.frames.clear()
+
+    def cancelled(self, slot: Slot) -> None:
+        """The turn is over, and the next unit listens."""
+        mind: _Mind = slot.state
+        if mind.label is not None and mind.label.epoch < slot.epoch:
+            mind.label, mind.forced = None, True
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        """Gathers sound, counts frames, closes a unit with silence."""
+        mind: _Mind = slot.state
+        payload = append.payload
+        if append.samples is not None:
+            self._hear(mind, append)
+        elif payload is not None and payload.HasField("image"):
+            self._see(slot, mind, append)
+        elif payload is not None and payload.control.kind == stage_pb2.Control.KIND_CONTINUE:
+            wanted = mind.label is not None and (append.label.epoch, append.label.turn) == (slot.epoch, mind.label.turn)
+            open_end_ms = mind.start_ms + self.card.unit_ms
+            if wanted and not mind.waiting and payload.control.start_ms >= open_end_ms:
+                self._complete(mind, np.zeros(self._unit - mind.count, np.float32))
+
+    def ready(self, slot: Slot) -> float | None:
+        """The next unit."""
+        return 0.0 if slot.state.waiting else None
+
+    def step(self, slots: list[Slot]) -> None:
+        """One unit of each."""
+        for slot in slots:
+            mind: _Mind = slot.state
+            self._decide(slot, mind, mind.waiting.popleft())
+
+    def _hear(self, mind: _Mind, append: Append) -> None:
+        samples = append.samples
+        assert samples is not None
+        if mind.began_ms is None:
+            mind.began_ms = append.start_ms
+        while mind.count + len(samples) >= self._unit:
+            taken = self._unit - mind.count
+            mind.before += self._unit
+            self._complete(mind, samples[:taken], real=0)
+            samples = samples[taken:]
+        if len(samples):
+            mind.parts.append(samples)
+            mind.count += len(samples)
+
+    def _complete(self, mind: _Mind, rest: Samples, real: int | None = None) -> None:
+        """The open unit is whole. `real`: what of it the timeline does not have yet; None: all but the rest."""
+        held = np.concatenate([*mind.parts, rest]) if mind.parts else rest
+        if real is None:
+            start_ms = mind.start_ms
+            mind.before += mind.count
+        else:
+            start_ms = mind.start_ms - self.card.unit_ms
+        mind.waiting.append(_Heard(held, start_ms, mind.start_ms))
+        mind.parts, mind.count = [], 0
+
+    def _see(self, slot: Slot, mind: _Mind, append: Append) -> None:
+        assert append.payload is not None
+        data = append.payload.image.data
+        if data.startswith(MAGIC) and not data.endswith(BROKEN):
+            mind.frames.append(append.payload.image.t_ms)
+            return
+        where, code = f"{append.edge}[{append.position}].data", stage_pb2.StageError.CODE_INVALID_ARGUMENT
+        slot.fail(Label(slot.epoch), "no picture", code=code, param=where)
+
+    def _decide(self, slot: Slot, mind: _Mind, heard: _Heard) -> None:
+        script: DuplexScript = slot.config
+        loud = float(np.sqrt(np.mean(heard.samples * heard.samples))) > script.rms
+        act = self._act(script, mind, heard, loud)
+        mind.voiced = (mind.voiced or loud) and heard.end_ms > script.listen_until_ms
+        mind.forced = False
+        if act == "l":
+            slot.decide(stage_pb2.Decision.KIND_LISTEN, heard.start_ms, decided_at_ms=heard.end_ms, label=Label(slot.epoch, mind.turn))
+        else:
+            self._speak(slot, mind, heard, ends=act == "e")
+        slot.unit_done(mind.number, heard.end_ms - heard.start_ms, mind.label or Label(slot.epoch, mind.turn))
+        mind.number += 1
+
+    def _act(self, script: DuplexScript, mind: _Mind, heard: _Heard, loud: bool) -> str:
+        if mind.label is None and (mind.forced or heard.end_ms <= script.listen_until_ms):
+            return "l"
+        if mind.number < len(script.script):
+            return script.script[mind.number]
+        if mind.label is None and (loud or not mind.voiced):
+            return "l"
+        said = mind.said if mind.label is not None else 0
+        return "e" if said + 1 >= script.turn_units else "s"
+
+    def _speak(self, slot: Slot, mind: _Mind, heard: _Heard, *, ends: bool) -> None:
+        script: DuplexScript = slot.config
+        if mind.label is None:
+            mind.turn += 1
+            mind.label, mind.said, mind.voiced = Label(slot.epoch, mind.turn, f"t{mind.turn}"), 0, False
+        label, unit = mind.label, mind.said
+        mind.said += 1
+        times = {"decided_at_ms": heard.end_ms, "label": label}
+        slot.decide(stage_pb2.Decision.KIND_SPEAK, heard.start_ms, **times)  # type: ignore[arg-type]
+        seen = [t_ms for t_ms in mind.frames if t_ms < heard.end_ms]
+        mind.frames = [t_ms for t_ms in mind.frames if t_ms >= heard.end_ms]
+        words = "".join(reply(f"{slot.session_id}/{mind.turn}/{unit}", script.words)) + ("" if ends else " ")
+        text = (f"{len(seen)} seen. " if seen else "") + (script.previous + " " if script.recite and not unit else "") + words
+        slot.emit(stage_pb2.Payload(text=stage_pb2.Text(text=text)), label, last=ends)
+        hidden = np.array([[mind.turn], [unit]], "<f4")
+        state = stage_pb2.Tensor(dtype=stage_pb2.D_TYPE_F32, shape=hidden.shape, data=hidden.tobytes())
+        thought = stage_pb2.Thought(token_ids=[mind.turn, unit], hidden=state, turn_end=ends)
+        slot.emit(stage_pb2.Payload(thought=thought), label, last=ends)
+        if ends:
+            slot.decide(stage_pb2.Decision.KIND_TURN_END, heard.start_ms, **times)  # type: ignore[arg-type]
+            mind.label = None
