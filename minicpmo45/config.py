@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 
 SAMPLE_RATE_IN = 16_000
@@ -140,7 +143,7 @@ class HiftConfig(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """The whole model. `end_of_text` and the like are token ids and live in `tokens.py`."""
+    """The whole model. `end_of_text` and the like are token ids and live in `tokens.py`; files are read by `read_config`."""
 
     llm: LlmConfig = LlmConfig()
     vision: VisionConfig = VisionConfig()
@@ -162,3 +165,30 @@ def tiny() -> Config:
         ),
         hift=HiftConfig(channels=32, f0_channels=32),
     )
+
+
+def read_config(path: Path, causal: bool | None = None) -> Config:
+    """Sizes of the checkpoint in the folder `path`: `config.json`, the YAML of the flow, and the shapes in `hift.pt`.
+
+    `causal` chooses the generation of the generator where both lie side by side; None takes that of `hift.pt`. A folder without
+    `assets/token2wav` (a service that holds the safetensors alone) gives the released sizes of flow and generator.
+    Raises CheckpointError that names the file or field which is missing, malformed or of another model.
+    """
+    from minicpmo45.config_json import from_json
+    from minicpmo45.flow_yaml import read_flow_config
+    from minicpmo45.token2wav import ASSETS, hift_config
+    from minicpmo45.tokens import read_json
+
+    config = from_json(read_json(path / "config.json"))
+    folder = path / ASSETS
+    if not folder.is_dir():
+        return config
+    sizes = next((folder / name for name in ("flow.yaml", "config.yaml") if (folder / name).is_file()), folder / "flow.yaml")
+    return msgspec.structs.replace(config, flow=read_flow_config(sizes), hift=hift_config(path, causal))
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """The content of `config.json` in its released, flat form; what the vocoder's files say is not in it."""
+    from minicpmo45.config_json import to_json
+
+    return to_json(config)

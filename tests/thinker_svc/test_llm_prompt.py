@@ -55,6 +55,7 @@ def test_a_users_markers_are_only_text(prompt: Prompt) -> None:
     assert tokens.count("<|im_start|>") == 3 and tokens.count("<|im_end|>") == 2
 
 
+@pytest.mark.behaviour("X9")
 def test_history_has_a_room_of_its_own_and_the_newest_turn_is_whole(prompt: Prompt) -> None:
     messages = [Message(role="system", content="Rule."), *turn(1), *turn(2), Message(role="user", content="last " * 100)]
     newest = len(prompt.tokens(messages[:1] + messages[-1:], 2048))
@@ -65,6 +66,7 @@ def test_history_has_a_room_of_its_own_and_the_newest_turn_is_whole(prompt: Prom
     assert len(prompt.tokens(messages, 2048, turns + 2 * one)) == newest + 2 * one
 
 
+@pytest.mark.behaviour("X9")
 def test_the_oldest_turns_leave_whole(prompt: Prompt) -> None:
     messages = [Message(role="system", content="Rule."), *turn(1), *turn(2), *turn(3), Message(role="user", content="last")]
     whole = len(prompt.prefix + prompt.tokens(messages, 2048))
@@ -77,6 +79,19 @@ def test_the_oldest_turns_leave_whole(prompt: Prompt) -> None:
             assert (f"question {number}" in text) == (f"answer {number}" in text)
         kept = [number for number in (1, 2, 3) if f"question {number}" in text]
         assert kept == list(range(4 - len(kept), 4)) and 1 not in kept
+
+
+@pytest.mark.behaviour("X9")
+def test_a_conversation_of_any_length_costs_the_same(prompt: Prompt) -> None:
+    """What is read anew for each answer grows up to the room of the history, and no further; the instructions are always there."""
+    room, rule, last, told, sizes = 512, Message(role="system", content="Rule."), Message(role="user", content="last"), [], []
+    for number in range(200):
+        told += turn(number)
+        sizes.append(len(prompt.tokens([rule, *told, last], 2048, room)))
+    alone = len(prompt.tokens([rule, last], 2048))
+    one_turn = len(prompt.tokens([rule, *turn(199), last], 2048)) - alone
+    assert alone + room - 2 * one_turn <= min(sizes[100:]) <= max(sizes[100:]) <= alone + room
+    assert "Rule." in written(prompt, [rule, *told, last])
 
 
 def test_what_never_fits_is_refused(prompt: Prompt) -> None:

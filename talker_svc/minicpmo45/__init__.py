@@ -1,0 +1,1 @@
+"""Words and hidden states to speech codes: a Llama decoder over pages, batched over sessions, one code a step."""

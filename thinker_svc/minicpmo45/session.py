@@ -1,0 +1,290 @@
+"""One session at the thinker: where it stands, which tokens it feeds next, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from torch import Tensor
+
+from minicpmo45.tokens import Tokens
+from stage_kit import Label
+from thinker_svc.minicpmo45.camera import Camera
+from thinker_svc.minicpmo45.configuration import SessionConfig
+from thinker_svc.minicpmo45.gather import Gatherer, HeardUnit
+from thinker_svc.minicpmo45.prefixes import Key
+from thinker_svc.minicpmo45.template import AUDIO_ROWS
+from thinker_svc.minicpmo45.vocabulary import TextStream, Vocabulary
+from thinker_svc.minicpmo45.window import Leaving, UnitSpan, Window, after_unit, before_unit, newest
+from torch_kit.page_table import PageTable, SharedPrefix
+
+PREFIX_S = 0.5
+"""A prefix may take so long, unless sound waits for it."""
+LISTEN_S = 0.3
+"""What listens is decided so long after its sound came."""
+EARLY_S = 0.08
+"""A later unit of a turn is due so long before the sound of the earlier ones ends."""
+
+
+class Kind(Enum):
+    """What a session feeds next."""
+
+    HEAD = auto()
+    """The prefix that it shares."""
+    TAIL = auto()
+    """The rest of its prefix."""
+    FLUSH = auto()
+    """The end of the unit before, since units leave behind it."""
+    EARLY = auto()
+    """Pictures of a unit whose sound is not complete."""
+    UNIT = auto()
+    """A unit."""
+    TOKEN = auto()
+    """The token that was decided last."""
+
+
+class Overflow(MemoryError):
+    """The session's pages do not hold what comes next."""
+
+
+@dataclass(slots=True)
+class OpenUnit:
+    """The unit that is being fed."""
+
+    number: int
+    closing: tuple[int, ...] = ()
+    """What ended the unit before and was fed with this one."""
+    rows: int = 0
+    """Fed of it so far, without `closing`."""
+    pictures: int = 0
+    heard: HeardUnit | None = None
+    audio: Tensor | None = None
+    """[10, hidden], once it was heard."""
+    epoch: int = 0
+    listens: bool = False
+    tokens: list[int] = field(default_factory=list)
+    """Decided and fed, but for the newest."""
+    said: list[int] = field(default_factory=list)
+    speaks: bool = False
+    opened_turn: bool = False
+
+    @property
+    def decoding(self) -> bool:
+        """A decided token is to be fed."""
+        return bool(self.tokens)
+
+
+class Session:
+    """`row`: of all slot-indexed tensors. `reserve`: pages that are set aside for it."""
+
+    def __init__(
+        self, row: int, table: PageTable, reserve: int, config: SessionConfig, vocabulary: Vocabulary, frames: int, now: float
+    ) -> None:
+        self.row = row
+        self.table = table
+        self.reserve = reserve
+        self.config = config
+        self.tokens: Tokens = vocabulary.tokens
+        self.vocabulary = vocabulary
+        self.gather = Gatherer()
+        self.camera = Camera(frames)
+        self.text = TextStream(vocabulary)
+        self.opened_at = now
+        self.epoch = 0
+        self.failure: Exception | None = None
+        self.number = 0
+        """Of the next unit."""
+        self.unit: OpenUnit | None = None
+        self.close: tuple[int, ...] = ()
+        """What ends the last unit and is not fed yet."""
+        self.turn = 0
+        self.turn_label: Label | None = None
+        """Of the model's turn in progress."""
+        self.fed_open = False
+        """The context ends within a turn: `<|turn_eos|>` was not fed."""
+        self.force_listen = False
+        self.sound_until = 0.0
+        """When the sound of the turn so far ends, if it is heard as it is made."""
+        self.shared: SharedPrefix | None = None
+        self.prefix = Kind.HEAD
+        """HEAD or TAIL: to be fed; UNIT: complete."""
+        self.leaving = False
+        """Units are to leave."""
+        self.window = Window()
+        self.begin_prefix()
+
+    @property
+    def prefix_key(self) -> Key:
+        """What sessions that share a prefix have in common."""
+        return self.config.instructions, self.config.voice.key if self.config.voice is not None else ""
+
+    @property
+    def begun(self) -> bool:
+        """A unit was begun: instructions and voice hold."""
+        return self.number > 0 or self.unit is not None
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that are set aside for it and not used."""
+        return self.reserve - self.table.page_count
+
+    @property
+    def room(self) -> int:
+        """Tokens that fit behind the window."""
+        table, page = self.table, self.table.pool.page
+        last = page - table.stops[-1] if table.page_count > table.prefix_pages else 0
+        return self.free_pages * page + last
+
+    def begin_prefix(self) -> None:
+        """The prefix is to be made, with the recap that the configuration brings."""
+        recap = self.vocabulary.encode(self.config.previous) if self.config.previous else []
+        self.window = Window(newest(recap, self.config.window.previous_tokens))
+        self.prefix = Kind.HEAD
+
+    def next(self) -> Kind | None:
+        """What it feeds next; None: it waits. `camera.settle` comes first."""
+        if self.prefix is not Kind.UNIT:
+            return self.prefix
+        if self.unit is not None and self.unit.decoding:
+            return Kind.TOKEN
+        if self.leaving:
+            return Kind.FLUSH
+        heard = self.coming
+        if heard is not None:
+            frames = self.camera.before(heard.end_ms)
+            return Kind.UNIT if all(frame.decoded.done() for frame in frames) else None
+        if self.gather.begun:
+            frames = self.camera.before(self.gather.end_ms)
+            if frames and frames[0].decoded.done():
+                return Kind.EARLY
+        return None
+
+    def urgency(self, now: float) -> float | None:
+        """Monotonic second by which the next step should be done; None: it waits."""
+        if self.failure is not None:
+            return 0.0
+        kind = self.next()
+        if kind is None:
+            return None
+        heard = self.coming
+        if heard is None:
+            return self.opened_at + PREFIX_S if not self.begun else now + LISTEN_S
+        if self.unit is not None and self.unit.opened_turn:
+            return heard.complete_at
+        if self.turn_label is not None:
+            return self.sound_until - EARLY_S
+        return heard.complete_at + LISTEN_S
+
+    @property
+    def coming(self) -> HeardUnit | None:
+        """The sound of the unit that is being fed or comes next, if it is complete."""
+        if self.unit is not None and self.unit.heard is not None:
+            return self.unit.heard
+        return self.gather.waiting[0] if self.gather.waiting else None
+
+    def open_unit(self) -> OpenUnit:
+        """The unit that is being fed, begun if need be."""
+        if self.unit is None:
+            self.unit = OpenUnit(self.number)
+        return self.unit
+
+    def begin_sound(self, unit: OpenUnit, epoch: int) -> HeardUnit:
+        """The sound of the unit is complete."""
+        if unit.heard is None:
+            unit.heard = self.gather.waiting.popleft()
+        unit.epoch = epoch
+        forced = unit.number < self.config.force_listen_count or unit.heard.end_ms <= self.config.listen_until_ms
+        unit.listens = self.force_listen or forced
+        return unit.heard
+
+    def lacks(self, rows: int) -> int:
+        """Tokens short of room for `rows` more of the open unit and all that may follow in it."""
+        needed = rows + AUDIO_ROWS + self.config.rules.most_tokens + len(self.close) + 4
+        return needed - self.room
+
+    def make_room(self, rows: int) -> bool:
+        """Has units leave until `rows` more of the open unit fit. False: something else is to be fed first. Raises Overflow."""
+        if self.lacks(rows) <= 0:
+            return True
+        if self.close and (self.unit is None or not self.unit.rows):
+            self.leaving = True
+            return False
+        # pages leave whole
+        self._shed(self.lacks(rows) + self.table.pool.page)
+        if self.lacks(rows) > 0:
+            raise self._overflow()
+        return self.prefix is Kind.UNIT
+
+    def make_prefix_room(self, rows: int) -> bool:
+        """True: `rows` more of the prefix fit, which are on pages of their own. Else units leave, and with them the recap may change.
+
+        Raises Overflow.
+        """
+        page = self.table.pool.page
+        short = -(-rows // page) - self.free_pages
+        if short <= 0:
+            return True
+        self._shed((short + 1) * page)
+        return False
+
+    def cut(self, leaving: Leaving) -> None:
+        """The oldest units leave."""
+        start = self.table.window_start
+        self.table.cut(start, start + leaving.tokens)
+        if self.window.drop(leaving, self.config.window) and self.prefix is Kind.UNIT:
+            self.prefix = Kind.TAIL
+            self.table.cut_prefix(self.shared.length if self.shared is not None else 0)
+
+    def _shed(self, short: int) -> None:
+        leaving = before_unit(self.config.window, self.window.spans, short)
+        if leaving is None:
+            raise self._overflow()
+        self.cut(leaving)
+
+    def _overflow(self) -> Overflow:
+        return Overflow(f"the session's {self.reserve} pages are full")
+
+    def flushed(self) -> None:
+        """The end of the last unit was fed: what is to leave leaves."""
+        self.close = ()
+        self.leaving = False
+        leaving = after_unit(self.config.window, self.table.prefix_length, self.window.spans)
+        if leaving.units:
+            self.cut(leaving)
+
+    def end_unit(self, terminator: tuple[int, ...]) -> OpenUnit:
+        """The unit is over; what ends it rides with the next rows."""
+        unit = self.unit
+        assert unit is not None
+        self.close = (*terminator, self.tokens.unit_end)
+        self.window.spans.append(UnitSpan(unit.rows + len(self.close), tuple(unit.said)))
+        self.unit = None
+        self.number = unit.number + 1
+        self.leaving = after_unit(self.config.window, self.table.prefix_length, self.window.spans).units > 0
+        return unit
+
+    def break_off(self) -> OpenUnit | None:
+        """A cancel: the turn in progress ends here. The unit that was being written, if one was."""
+        self.force_listen = True
+        self.turn_label = None
+        self.text.reset()
+        unit = self.unit
+        if unit is None or not unit.decoding:
+            return None
+        if self.fed_open:
+            terminator: tuple[int, ...] = (self.tokens.turn_eos, self.tokens.chunk_eos)
+            self.fed_open = False
+        else:
+            terminator = (self.tokens.chunk_eos if len(unit.tokens) > 1 else self.tokens.listen,)
+        return self.end_unit(terminator)
+
+    def clear(self) -> None:
+        """Forgets sound and frames that no unit has."""
+        unit = self.unit
+        if unit is not None and unit.heard is None:
+            if unit.rows:
+                self.table.rewind(unit.rows + len(unit.closing))
+                self.close = unit.closing
+            self.unit = None
+        self.gather.clear()
+        self.camera.frames.clear()

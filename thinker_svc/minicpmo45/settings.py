@@ -1,0 +1,41 @@
+"""Settings of this engine, read from the environment with the prefix `PARLEY_THINKER_`; checkpoint, device and dtype are common to all
+services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class MiniCpmThinkerSettings(BaseSettings):
+    """Every limit has its unit in its name."""
+
+    model_config = SettingsConfigDict(env_prefix="PARLEY_THINKER_", extra="ignore", populate_by_name=True)
+
+    checkpoint: Path = Field(validation_alias="PARLEY_CHECKPOINT")
+    """Folder of the released checkpoint."""
+    device: str = Field("cpu", validation_alias="PARLEY_DEVICE", pattern=r"^(cpu|cuda(:\d+)?)$")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", validation_alias="PARLEY_DTYPE")
+    """Of weights, keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
+    plain: bool = False
+    """No CUDA graphs: the oracle of what is faster."""
+
+    slots: int = Field(16, ge=1, le=1024)
+    """Most sessions at once; all of them may be in one step."""
+    window_tokens: int = Field(8192, ge=512)
+    """Tokens of a session that fit into its pages, prefix included; all of them are set aside when it opens."""
+    unit_frames: int = Field(4, ge=0)
+    """Most camera frames of a unit."""
+    input_s: float = Field(120.0, ge=2)
+    """Most sound of a session that may wait to be heard; more ends the session."""
+    voices: Path | None = None
+    """Folder of named voices, `NAME.wav`, beside those of the checkpoint."""
+    voice_s: float = Field(17.0, gt=0, le=60)
+    """Longest recording of a voice."""
+    picture_threads: int = Field(2, ge=1)
+    """Threads that decode camera frames."""
+    script: Path | None = None
+    """A file of decisions that replace what is drawn; for benchmarks and tests. See `script.py`."""

@@ -1,0 +1,73 @@
+"""What leaves the stage: decisions, text, thoughts, receipts."""
+
+from __future__ import annotations
+
+import torch
+from parley_stage.v1 import stage_pb2
+from torch import Tensor
+
+from stage_kit import Label, Slot
+from thinker_svc.minicpmo45.session import OpenUnit, Session
+
+UNIT_S = 1.0
+_DTYPES = {torch.float32: stage_pb2.D_TYPE_F32, torch.float16: stage_pb2.D_TYPE_F16, torch.bfloat16: stage_pb2.D_TYPE_BF16}
+
+
+def decided(slot: Slot, session: Session, token: int, *, ended: bool) -> None:
+    """A token of the open unit was decided: tells what the unit does with its first, and the text of the later ones."""
+    unit, tokens = session.unit, session.tokens
+    assert unit is not None
+    first = not unit.tokens
+    unit.tokens.append(token)
+    if first and (session.turn_label is not None or not (ended or token == tokens.turn_eos)):
+        _speaks(slot, session, unit)
+    elif first:
+        _decide(slot, unit, stage_pb2.Decision.KIND_LISTEN, Label(unit.epoch, session.turn), "forced" if unit.listens else "")
+    if first or ended or not unit.speaks:
+        return
+    label = session.turn_label
+    assert label is not None
+    if session.vocabulary.is_text(token):
+        unit.said.append(token)
+    closes = token == tokens.turn_eos
+    text = session.text.push(token) + (session.text.flush() if closes else "")
+    if text or closes:
+        slot.emit(stage_pb2.Payload(text=stage_pb2.Text(text=text)), label, last=closes)
+
+
+def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | None = None, now: float = 0.0) -> None:
+    """A unit is over. `hidden` [at least the tokens, hidden] on the host, by the number of the token: what a speaking unit passes on; None:
+    it was broken off, or listened."""
+    label = session.turn_label
+    if hidden is not None and unit.speaks and label is not None:
+        said = unit.tokens[1:-1]
+        ends = session.tokens.turn_eos in unit.tokens
+        thought = stage_pb2.Thought(token_ids=said, hidden=_tensor(hidden[1 : len(unit.tokens) - 1]), turn_end=ends)
+        slot.emit(stage_pb2.Payload(thought=thought), label, last=ends)
+        session.sound_until = max(session.sound_until, now) + UNIT_S
+        if ends:
+            _decide(slot, unit, stage_pb2.Decision.KIND_TURN_END, label)
+            session.turn_label = None
+    assert unit.heard is not None
+    slot.unit_done(unit.number, unit.heard.consumed_ms, label or Label(unit.epoch, session.turn))
+
+
+def _speaks(slot: Slot, session: Session, unit: OpenUnit) -> None:
+    unit.speaks = True
+    if session.turn_label is None:
+        session.turn += 1
+        unit.opened_turn = True
+        session.turn_label = Label(unit.epoch, session.turn, f"t{session.turn}")
+        session.text.reset()
+        session.sound_until = 0.0
+    _decide(slot, unit, stage_pb2.Decision.KIND_SPEAK, session.turn_label)
+
+
+def _decide(slot: Slot, unit: OpenUnit, kind: stage_pb2.Decision.Kind, label: Label, reason: str = "") -> None:
+    assert unit.heard is not None
+    slot.decide(kind, unit.heard.start_ms, decided_at_ms=unit.heard.end_ms, label=label, reason=reason)
+
+
+def _tensor(states: Tensor) -> stage_pb2.Tensor:
+    data = states.contiguous().view(torch.uint8).numpy().tobytes() if len(states) else b""
+    return stage_pb2.Tensor(dtype=_DTYPES[states.dtype], shape=list(states.shape), data=data)

@@ -1,0 +1,258 @@
+"""One step of many sessions: what each of them feeds, the networks that make it, what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from stage_kit import Slot
+from thinker_svc.minicpmo45.camera import Frame
+from thinker_svc.minicpmo45.model import Decision, Row, ThinkerModel
+from thinker_svc.minicpmo45.perception import Perception
+from thinker_svc.minicpmo45.prefixes import Key, Prefixes
+from thinker_svc.minicpmo45.session import Kind, OpenUnit, Overflow, Session
+from thinker_svc.minicpmo45.speaking import decided, finish_unit
+from thinker_svc.minicpmo45.template import Plan, audio_rows, joined, picture_rows, plan, prefix_head, prefix_tail, unit_opening
+from torch_kit.page_table import PageTable
+
+
+class NotFinite(ArithmeticError):
+    """Logits hold NaN or infinity."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One session's part of a step."""
+
+    slot: Slot
+    session: Session
+    kind: Kind
+    frames: list[Frame] = field(default_factory=list)
+    voice: Tensor | None = None
+    row: Row | None = None
+
+
+class Stepper:
+    """`queries`: tokens that a picture or slice becomes."""
+
+    def __init__(self, model: ThinkerModel, perception: Perception, prefixes: Prefixes, queries: int, clock: Callable[[], float]) -> None:
+        self._model = model
+        self._perception = perception
+        self._prefixes = prefixes
+        self._queries = queries
+        self._clock = clock
+        self._tokens = model.vocabulary.tokens
+
+    def step(self, slots: list[Slot]) -> None:
+        """Feeds what comes next in every session; one that cannot go on gets its `failure` set, and the others go on.
+
+        An exception leaves the contexts of all sessions as they were.
+        """
+        jobs = self._jobs(slots)
+        self._perceive(jobs)
+        rows: list[Job] = []
+        try:
+            for job in jobs:
+                if self._place(job):
+                    rows.append(job)
+            if not rows:
+                return
+            decisions = self._model.step([job.row for job in rows if job.row is not None])
+        except Exception:
+            for job in rows:
+                _undo(job)
+            raise
+        for job, decision in zip(rows, decisions, strict=True):
+            self._fed(job, decision)
+        self._finish(rows, decisions)
+
+    # ---- before the forward
+
+    def _jobs(self, slots: list[Slot]) -> list[Job]:
+        jobs: list[Job] = []
+        heads: set[Key] = set()
+        for slot in slots:
+            session: Session = slot.state
+            try:
+                kind = self._settled(session)
+            except Overflow as error:
+                session.failure = error
+                continue
+            if kind is None or (kind is Kind.HEAD and session.prefix_key in heads):
+                continue
+            job = Job(slot, session, kind)
+            if kind is Kind.HEAD:
+                heads.add(session.prefix_key)
+            elif kind is Kind.UNIT:
+                heard = session.begin_sound(session.open_unit(), slot.epoch)
+                job.frames = session.camera.before(heard.end_ms)
+            elif kind is Kind.EARLY:
+                job.frames = session.camera.before(session.gather.end_ms)[:1]
+            jobs.append(job)
+        return jobs
+
+    def _settled(self, session: Session) -> Kind | None:
+        """What the session feeds, after all that needs no forward. Raises Overflow."""
+        if session.prefix is Kind.HEAD:
+            shared = self._prefixes.get(session.prefix_key)
+            if shared is not None:
+                pool = session.table.pool
+                session.table.release()
+                session.table = PageTable(pool, session.reserve - len(shared.pages))
+                session.table.attach(shared)
+                session.shared, session.prefix = shared, Kind.TAIL
+        if session.leaving and not session.close and session.prefix is Kind.UNIT and not (session.unit and session.unit.decoding):
+            session.flushed()
+        return session.next()
+
+    def _perceive(self, jobs: list[Job]) -> None:
+        """Embeddings of all sounds, pictures and voices of the step."""
+        for job in jobs:
+            voice = job.session.config.voice
+            if job.kind is Kind.HEAD and voice is not None:
+                job.voice = self._perception.reference(voice.samples())
+        fresh = [frame for job in jobs for frame in job.frames if frame.embeddings is None]
+        if fresh:
+            seen = self._perception.see([frame.decoded.result() for frame in fresh])
+            for frame, embeddings in zip(fresh, seen, strict=True):
+                frame.embeddings = embeddings
+        units = [(job.session, job.session.unit) for job in jobs if job.kind is Kind.UNIT]
+        unheard = [(session, unit) for session, unit in units if unit is not None and unit.audio is None]
+        sounds = [(session.row, unit.heard) for session, unit in unheard if unit.heard is not None]
+        if sounds:
+            samples, first = [heard.samples for _, heard in sounds], [heard.first for _, heard in sounds]
+            for (_, unit), audio in zip(unheard, self._perception.hear([row for row, _ in sounds], samples, first), strict=True):
+                unit.audio = audio
+
+    def _place(self, job: Job) -> bool:
+        """Gives the job's tokens places on pages. False: it feeds nothing in this step."""
+        session = job.session
+        try:
+            if job.kind in (Kind.HEAD, Kind.TAIL):
+                self._place_prefix(job)
+                return True
+            if job.kind is Kind.TOKEN:
+                unit = session.unit
+                assert unit is not None
+                ids = np.array(unit.tokens[-1:], np.int64)
+                job.row = Row(session.row, session.table.append(1), ids, unit=unit.number)
+                return True
+            if job.kind is Kind.FLUSH:
+                ids = np.array(session.close, np.int64)
+                job.row = Row(session.row, session.table.append(len(ids)), ids)
+                return True
+            return self._place_unit(job)
+        except MemoryError as error:
+            session.failure = error if isinstance(error, Overflow) else Overflow(str(error))
+            return False
+
+    def _place_prefix(self, job: Job) -> None:
+        session = job.session
+        while not session.make_prefix_room((content := self._prefix_rows(job)).rows):
+            pass
+        embeddings = () if job.voice is None else (job.voice,)
+        job.row = Row(session.row, session.table.append_prefix(content.rows), content.ids, embeddings)
+
+    def _prefix_rows(self, job: Job) -> Plan:
+        config, vocabulary = job.session.config, self._model.vocabulary
+        if job.kind is Kind.HEAD:
+            return prefix_head(vocabulary, config.instructions, 0 if job.voice is None else len(job.voice))
+        return prefix_tail(vocabulary, job.session.window.previous, voice=config.voice is not None)
+
+    def _place_unit(self, job: Job) -> bool:
+        session = job.session
+        unit = session.open_unit()
+        content, embeddings = self._unit_rows(job, unit)
+        if not session.make_room(content.rows):
+            return False
+        decides = job.kind is Kind.UNIT and not unit.listens
+        is_open = session.fed_open if decides else None
+        appended = session.table.append(content.rows)
+        job.row = Row(session.row, appended, content.ids, embeddings, unit.number if decides else -1, is_open)
+        return True
+
+    def _unit_rows(self, job: Job, unit: OpenUnit) -> tuple[Plan, tuple[Tensor, ...]]:
+        """The unit's next rows: its opening, unless that was fed; pictures; with its sound complete also that, and the end of a turn that
+        must not go on."""
+        session = job.session
+        parts: list[Plan] = [] if unit.rows else [unit_opening(self._tokens, session.close)]
+        embeddings: list[Tensor] = []
+        for frame in job.frames:
+            assert frame.embeddings is not None
+            parts.append(picture_rows(self._tokens, len(frame.embeddings), self._queries))
+            embeddings.append(frame.embeddings.flatten(0, 1))
+        if job.kind is Kind.UNIT and unit.audio is not None:
+            parts.append(audio_rows())
+            embeddings.append(unit.audio)
+            if unit.listens and session.fed_open:
+                parts.append(plan(("turn_end", [self._tokens.turn_eos])))
+        return joined(*parts), tuple(embeddings)
+
+    # ---- after the forward
+
+    def _fed(self, job: Job, decision: Decision | None) -> None:
+        """The job's tokens are in the context."""
+        session, kind = job.session, job.kind
+        if kind is Kind.HEAD:
+            session.shared = self._prefixes.publish(session.prefix_key, session.table)
+            session.prefix = Kind.TAIL
+        elif kind is Kind.TAIL:
+            session.prefix = Kind.UNIT
+        elif kind is Kind.FLUSH:
+            session.flushed()
+        else:
+            self._fed_unit(job)
+        if decision is not None and not decision.finite:
+            session.failure = NotFinite("the model's logits are not finite")
+        elif decision is not None:
+            decided(job.slot, session, decision.token, ended=decision.ended)
+
+    def _fed_unit(self, job: Job) -> None:
+        session, row = job.session, job.row
+        unit = session.unit
+        assert unit is not None and row is not None
+        if job.kind is Kind.TOKEN:
+            session.fed_open = unit.tokens[-1] != self._tokens.turn_eos
+            unit.rows += 1
+            return
+        if not unit.rows:
+            unit.closing = session.close
+            unit.rows -= len(unit.closing)
+        unit.rows += row.appended.count
+        unit.pictures += len(job.frames)
+        session.close = ()
+        session.camera.drop(job.frames)
+        if job.kind is Kind.UNIT and unit.listens:
+            session.force_listen = session.fed_open = False
+            decided(job.slot, session, self._tokens.listen, ended=True)
+
+    def _finish(self, rows: list[Job], decisions: list[Decision | None]) -> None:
+        """Units that ended pass on what they said."""
+        ended = [
+            job
+            for job, decision in zip(rows, decisions, strict=True)
+            if (decision.ended and decision.finite if decision is not None else job.kind is Kind.UNIT)
+        ]
+        speaking = {
+            job.session.row: len(job.session.unit.tokens) for job in ended if job.session.unit is not None and job.session.unit.speaks
+        }
+        states = dict(zip(speaking, self._model.said(list(speaking), max(speaking.values())), strict=True)) if speaking else {}
+        now = self._clock()
+        for job in ended:
+            session = job.session
+            assert session.unit is not None
+            unit = session.end_unit(tuple(session.unit.tokens[-1:]))
+            finish_unit(job.slot, session, unit, states.get(session.row), now)
+
+
+def _undo(job: Job) -> None:
+    """Takes back the places of a forward that did not happen."""
+    table, row = job.session.table, job.row
+    assert row is not None
+    if job.kind in (Kind.HEAD, Kind.TAIL):
+        table.cut_prefix(table.prefix_length - row.appended.count)
+    else:
+        table.rewind(row.appended.count)

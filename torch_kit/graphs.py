@@ -1,0 +1,66 @@
+"""CUDA graphs of functions whose shapes are fixed: captured when a key is first met, replayed from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+
+
+class Graphs:
+    """Of one thread and one stream. Without CUDA, or with `plain`, it is not `on`: its owner runs what it would run anyway.
+
+    A capture takes one run of the function and its recording; all share one pool of memory. Other threads may use the device meanwhile.
+    """
+
+    def __init__(self, device: torch.device, *, plain: bool = False) -> None:
+        self.on = device.type == "cuda" and not plain
+        self._device = device
+        self._captured: dict[Hashable, _Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.on else None
+
+    def __len__(self) -> int:
+        return len(self._captured)
+
+    def __call__(
+        self, key: Hashable, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]
+    ) -> Tensor:
+        """`function(*inputs)`, which is to be the same function of the same shapes for one key; its output is overwritten by the next call.
+
+        `blank`: inputs of these shapes with which the function may run any number of times, since nobody reads what it changes then.
+        """
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = self._capture(function, blank())
+        for held, given in zip(captured.inputs, inputs, strict=True):
+            held.copy_(given)
+        captured.graph.replay()
+        return captured.output
+
+    @torch.no_grad()
+    def _capture(self, function: Callable[..., Tensor], blank: tuple[Tensor, ...]) -> _Captured:
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.inference_mode(False):
+            held = tuple(each.clone() for each in blank)
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                # libraries choose their kernels and take their workspaces in a first run, which cannot be recorded
+                function(*held)
+                stream.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    output = function(*held)
+                finally:
+                    graph.capture_end()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        return _Captured(graph, held, output)

@@ -1,0 +1,259 @@
+"""Stage `vocoder`: reads speech codes, answers sound; all sessions that have codes go through the networks together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from parley_stage.v1 import stage_pb2
+
+from minicpmo45 import token2wav
+from minicpmo45.config import CODE_RATE, SAMPLE_RATE_OUT, UNIT_MS, read_config
+from minicpmo45.weights import flow_weights, hift_weights
+from stage_kit import Append, Card, Engine, Label, Samples, Slot, StepFailed
+from vocoder_svc.minicpmo45.configuration import Named, chosen_voice, named_voices
+from vocoder_svc.minicpmo45.model import Vocoder, session_bytes
+from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
+from vocoder_svc.minicpmo45.stream import CHUNK, Stream, Turn
+from vocoder_svc.minicpmo45.voice import SILENCE_CODE, BadVoice, Ear, Recording
+from vocoder_svc.minicpmo45.voices import Voice, Voices, VoicesFull
+
+EARLY_S = 0.08
+"""A later piece is due so long before the sound made so far ends."""
+NOTHING = np.zeros(0, np.float32)
+
+
+class BadCodes(ValueError):
+    """The codes are none of this model, or too many wait."""
+
+    def __init__(self, param: str, why: str) -> None:
+        super().__init__(f"{param}: {why}")
+        self.param = param
+
+
+@dataclass(slots=True)
+class Session:
+    """What the engine holds of a slot."""
+
+    row: int
+    """Of all slot-indexed tensors."""
+    voice: Voice
+    """Of the turn in progress, or of the next one."""
+    next_voice: Voice | None = None
+    """Configured in mid-turn."""
+    stream: Stream = field(default_factory=Stream)
+    heard_until: float = 0.0
+    """Monotonic second at which the sound made so far ends, if it is heard as it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of a step."""
+
+    slot: Slot
+    session: Session
+    turn: Turn
+
+
+class MiniCpmVocoderEngine(Engine):
+    """One step makes the next piece, up to a second, of every session that has one."""
+
+    def __init__(self, settings: MiniCpmVocoderSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        """Reads the sizes and the named voices. Raises CheckpointError, BadVoice (the default voice)."""
+        self._settings = settings
+        self._clock = clock
+        causal = None if settings.generation == "checkpoint" else settings.generation == "causal"
+        self._config = read_config(settings.checkpoint, causal)
+        self._named: Named = named_voices(settings.checkpoint, settings.voices, settings.voice_s)
+        self._vocoder: Vocoder
+        self._voices: Voices
+        self._rows = list(range(settings.slots - 1, -1, -1))
+        session = session_bytes(settings, self._config.flow)
+        self.card = Card(
+            stage="vocoder",
+            engine="minicpmo45",
+            model="minicpm-o-4.5-token2wav",
+            reads=("codes",),
+            makes=("audio",),
+            slots=settings.slots,
+            batch=settings.batch,
+            output_rate=SAMPLE_RATE_OUT,
+            unit_ms=UNIT_MS,
+            kv_bytes=settings.slots * session,
+            kv_bytes_per_session=session,
+        )
+
+    def load(self) -> None:
+        """Reads the weights, takes the memory of sessions and voices, sets the default voice up. Raises CheckpointError."""
+        path, settings, config = self._settings.checkpoint, self._settings, self._config
+        ear = Ear(token2wav.speech_tokenizer(path), token2wav.speaker_model(path), settings.onnx_threads)
+        flow, hift = flow_weights(path, config=config), hift_weights(path, config=config)
+        self._vocoder = Vocoder(flow, hift, config.flow, config.hift, ear, settings)
+        self._voices = Voices(self._vocoder, self._vocoder.voice_room, settings.voice_wait_s)
+        self._warm_up()
+
+    def validate(self, config: dict[str, Any]) -> Recording:
+        """See `chosen_voice`. Raises InvalidConfig."""
+        return chosen_voice(config, self._named, self._settings.voice_s)
+
+    def open(self, slot: Slot) -> None:
+        """Takes a row and holds the voice, which is set up on a thread unless it is there. Raises MemoryError."""
+        if not self._rows:
+            raise MemoryError("all slots are taken")
+        slot.state = Session(self._rows.pop(), self._voices.hold(slot.config, slot.wake))
+
+    def close(self, slot: Slot) -> None:
+        """Gives row and voice back."""
+        session = _session(slot)
+        for voice in filter(None, (session.voice, session.next_voice)):
+            self._voices.release(voice, slot.wake)
+        self._rows.append(session.row)
+
+    def configured(self, slot: Slot) -> None:
+        """Another voice speaks from the next turn on."""
+        session = _session(slot)
+        following = session.next_voice or session.voice
+        if slot.config.key == following.key and following.error is None:
+            return
+        held = self._voices.hold(slot.config, slot.wake)
+        if session.next_voice is not None:
+            self._voices.release(session.next_voice, slot.wake)
+        session.next_voice = held
+
+    def receive(self, slot: Slot, append: Append) -> None:
+        """Takes codes in; with `last` the turn is complete."""
+        session, label = _session(slot), append.label
+        try:
+            codes = self._codes(append)
+            turn = session.stream.push(label, codes, last=append.last)
+            if turn is not None and turn.waiting > self._settings.waiting_codes:
+                raise BadCodes("codes", f"more than {self._settings.waiting_codes} wait")
+        except BadCodes as error:
+            slot.fail(label, str(error), code=stage_pb2.StageError.CODE_INVALID_ARGUMENT, param=error.param)
+            session.stream.drop(label)
+
+    def cancelled(self, slot: Slot) -> None:
+        """Forgets the turns of lower epochs."""
+        _session(slot).stream.forget_below(slot.epoch)
+
+    def failed(self, slot: Slot, label: Label) -> None:
+        """Forgets the turn, and ignores what else comes of it."""
+        _session(slot).stream.drop(label)
+
+    def ready(self, slot: Slot) -> float | None:
+        """Seconds until its sound is needed; None while it has no piece, or its voice is still being set up."""
+        session = _session(slot)
+        turn = session.stream.current()
+        if turn is None:
+            return None
+        if turn.pieces:
+            voice = session.voice if turn.begun or session.next_voice is None else session.next_voice
+            if voice.prompt is None and voice.error is None:
+                return None
+        return session.heard_until - EARLY_S - self._clock() if turn.begun else 0.0
+
+    def step(self, slots: list[Slot]) -> None:
+        """Makes and emits one piece of each slot. Raises StepFailed for a slot whose networks gave NaN or infinity; the others are done by
+        then."""
+        jobs = [job for slot in slots if (job := self._job(slot)) is not None]
+        if not jobs:
+            return
+        pieces = [job.turn.pieces[0] for job in jobs]
+        sounds = self._vocoder.step([job.session.row for job in jobs], pieces)
+        bad = None
+        for job, sound in zip(jobs, sounds, strict=True):
+            if sound.samples is None:
+                bad = bad or job.slot
+            else:
+                self._emit(job, sound.samples)
+        if bad is not None:
+            raise StepFailed(bad, "the vocoder gave values that are not finite")
+
+    def _warm_up(self) -> None:
+        """Holds the default voice for good, and speaks one piece in it that nobody hears. Raises BadVoice."""
+        done = threading.Event()
+        recording = self._named[""]
+        assert isinstance(recording, Recording)
+        voice = self._voices.hold(recording, done.set)
+        done.wait()
+        if voice.prompt is None:
+            raise voice.error or BadVoice("it was not set up")
+        turn = Turn(Label())
+        turn.push([SILENCE_CODE] * CHUNK, last=True)
+        self._vocoder.begin(0, voice.prompt)
+        for piece in turn.pieces:
+            self._vocoder.step([0], [piece])
+
+    def _job(self, slot: Slot) -> Job | None:
+        """The slot's row of this step; None where none of the networks is needed."""
+        session = _session(slot)
+        turn = session.stream.current()
+        if turn is None:
+            return None
+        slot.working = turn.label
+        if not turn.pieces:
+            self._finish(slot, session, turn, NOTHING)
+            return None
+        if not turn.begun:
+            self._change_voice(slot, session)
+            voice = session.voice
+            if voice.prompt is None:
+                self._refuse(slot, session, turn)
+                return None
+            self._vocoder.begin(session.row, voice.prompt)
+        return Job(slot, session, turn)
+
+    def _change_voice(self, slot: Slot, session: Session) -> None:
+        if session.next_voice is not None:
+            self._voices.release(session.voice, slot.wake)
+            session.voice, session.next_voice = session.next_voice, None
+
+    def _refuse(self, slot: Slot, session: Session, turn: Turn) -> None:
+        error = session.voice.error
+        full = isinstance(error, VoicesFull)
+        code = stage_pb2.StageError.CODE_LIMIT_EXCEEDED if full else stage_pb2.StageError.CODE_INVALID_ARGUMENT
+        slot.fail(turn.label, f"no voice: {error}", code=code, param="voices_bytes" if full else "reference_voice")
+        session.stream.drop(turn.label)
+        # tried again for the next turn
+        session.next_voice = self._voices.hold(session.voice.recording, slot.wake)
+
+    def _emit(self, job: Job, samples: Samples) -> None:
+        slot, session, turn = job.slot, job.session, job.turn
+        piece = turn.pieces.popleft()
+        now = self._clock()
+        if not turn.begun and self._settings.pad_first and not piece.final:
+            samples = np.pad(samples, (max(0, SAMPLE_RATE_OUT - len(samples)), 0))
+        session.heard_until = max(session.heard_until if turn.begun else 0.0, now) + len(samples) / SAMPLE_RATE_OUT
+        turn.begun = True
+        if piece.final:
+            self._finish(slot, session, turn, samples)
+        else:
+            slot.emit_audio(samples, turn.label)
+
+    def _finish(self, slot: Slot, session: Session, turn: Turn, samples: Samples) -> None:
+        session.stream.finish(turn)
+        slot.emit_audio(samples, turn.label, last=True, finish=stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP))
+
+    def _codes(self, append: Append) -> list[int]:
+        """The message's codes. Raises BadCodes."""
+        if append.payload is None:
+            return []
+        if not append.payload.HasField("codes"):
+            raise BadCodes("payload", "holds no codes")
+        message = append.payload.codes
+        if message.rate_hz not in (0.0, float(CODE_RATE)):
+            raise BadCodes("codes.rate_hz", f"must be {CODE_RATE}")
+        codes = list(message.codes)
+        most = self._config.flow.codes
+        if any(not 0 <= code < most for code in codes):
+            raise BadCodes("codes.codes", f"must be from 0 to {most - 1}")
+        return codes
+
+
+def _session(slot: Slot) -> Session:
+    session: Session = slot.state
+    return session

@@ -1,0 +1,103 @@
+"""Codes to mel frames by flow matching: Euler steps on a cosine grid from fixed noise, with classifier-free guidance, batched over
+sessions."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minicpmo45.config import FlowConfig
+from vocoder_svc.minicpmo45.arena import Arena
+from vocoder_svc.minicpmo45.attention import Keys
+from vocoder_svc.minicpmo45.conformer import Conformer, ConformerContext
+from vocoder_svc.minicpmo45.dit import Dit
+from vocoder_svc.minicpmo45.layers import Weights, linear
+
+NOISE_FRAMES = 30_000
+"""600 s; a chunk takes the frames from its offset on, which trimming keeps small."""
+
+
+class FlowContext(msgspec.Struct, frozen=True):
+    """What the convolutions of a batch's rows remember."""
+
+    conformer: ConformerContext
+    dit: Tensor
+    """[steps, depth, B, 2, 2 * width, 2]."""
+
+
+class FlowBatch(msgspec.Struct, frozen=True):
+    """Rows in any phases. N is the most codes of a chunk, M = 2 N its frames."""
+
+    codes: Tensor
+    """int64 [B, N + lookahead]; what lies beyond a row's codes does not matter."""
+    fresh: Tensor
+    """int64 [B]: codes that become sound now, 1 to N."""
+    final: Tensor
+    """bool [B]: no look-ahead follows the fresh codes."""
+    speaker: Tensor
+    """[B, mels], from `Flow.speaker`."""
+    offset: Tensor
+    """int64 [B]: where in the noise a row's frames begin."""
+    token: Keys
+    mel: Keys
+    dit: Keys
+    prompt: Tensor | None = None
+    """[B, M, mels] while a voice is set up; None: nothing is given."""
+
+
+def time_grid(steps: int) -> Tensor:
+    """fp32 [steps + 1]: t_i = 1 - cos(pi / 2 * i / steps)."""
+    return 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
+
+
+def noise(config: FlowConfig, seed: int) -> Tensor:
+    """fp32 [mels, 30000], normal, on the CPU; drawn once and used by all sessions."""
+    return torch.randn(config.mels, NOISE_FRAMES, generator=torch.Generator().manual_seed(seed))
+
+
+class Flow:
+    """The networks of `flow.pt`. `steps`: Euler steps, 3 to 10; prompts and sessions have keys for each. All state is the caller's."""
+
+    def __init__(self, weights: Weights, config: FlowConfig, steps: int, max_frames: int, noise: Tensor) -> None:
+        """`weights` with checkpoint names, one dtype and device; `max_frames`: most frames a row attends to; noise fp32 [mels, frames]."""
+        self.config = config
+        self.steps = steps
+        like = weights["encoder_proj.weight"]
+        self._grid = [float(t) for t in time_grid(steps)]
+        self._weights = {name: weights[name] for name in ("spk_embed_affine_layer.weight", "spk_embed_affine_layer.bias")}
+        self._conformer = Conformer(weights, config, max_frames)
+        self._dit = Dit(weights, config, time_grid(steps)[:-1].to(like.device))
+        self._noise = noise.to(like.device, torch.float32).T.contiguous()
+
+    @torch.inference_mode()
+    def __call__(self, batch: FlowBatch, context: FlowContext, arena: Arena) -> tuple[Tensor, FlowContext]:
+        """(mel fp32 [B, M, mels], context after it). Row b has 2 * fresh[b] frames; new keys are in the arena, at `write` of the batch."""
+        frames = 2 * batch.fresh
+        mu, conformer = self._conformer(batch.codes, batch.fresh, batch.final, context.conformer, batch.token, batch.mel, arena)
+        guide = self._dit.guide(mu, batch.speaker, batch.prompt)
+        x = self._noise[batch.offset[:, None] + torch.arange(mu.shape[1], device=mu.device)]
+        after = []
+        strength = self.config.cfg_rate
+        for step in range(self.steps):
+            speed, memory = self._dit(step, x.to(mu.dtype), guide, frames, context.dit[step], batch.dit, arena)
+            guided, free = speed.float().unbind(1)
+            x = x + (self._grid[step + 1] - self._grid[step]) * ((1 + strength) * guided - strength * free)
+            after.append(memory)
+        return x, FlowContext(conformer, torch.stack(after))
+
+    @torch.inference_mode()
+    def speaker(self, embedding: Tensor) -> Tensor:
+        """fp32 [192] of CAM++ to [mels]: normalised, projected."""
+        weight = self._weights["spk_embed_affine_layer.weight"]
+        return linear(self._weights, "spk_embed_affine_layer", functional.normalize(embedding, dim=0).to(weight))
+
+    def start(self, rows: int) -> FlowContext:
+        """The context before anything was said."""
+        return FlowContext(self._conformer.start(rows), self._dit.start(rows, self.steps))
+
+
+def context_bytes(config: FlowConfig, steps: int, element: int) -> int:
+    """Bytes of one row's FlowContext."""
+    return element * (6 * config.hidden_size + steps * config.dit_depth * 8 * config.dit_hidden)

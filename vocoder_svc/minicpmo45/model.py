@@ -1,0 +1,126 @@
+"""The networks, the arena and the slots of one replica: one step for many sessions, nothing kept before it is known to be sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minicpmo45.config import CODE_RATE, FlowConfig, HiftConfig
+from vocoder_svc.minicpmo45.arena import SCRATCH, Arena, frame_bytes
+from vocoder_svc.minicpmo45.caches import FlowCaches, Piece, Prompt
+from vocoder_svc.minicpmo45.continuation import Continuation
+from vocoder_svc.minicpmo45.flow import NOISE_FRAMES, Flow, context_bytes, noise
+from vocoder_svc.minicpmo45.hift import Hift
+from vocoder_svc.minicpmo45.layers import Weights, within
+from vocoder_svc.minicpmo45.retention import RING_FRAMES, Newest, Reference, Retention, Span
+from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
+from vocoder_svc.minicpmo45.source import noise_table
+from vocoder_svc.minicpmo45.stream import CHUNK
+from vocoder_svc.minicpmo45.voice import SILENCE_CODE, Ear, Heard, Recording
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Sound(msgspec.Struct, frozen=True):
+    """What one slot's step made: float32 [n] at 24 kHz, or None when it was not finite and nothing of it is kept."""
+
+    samples: NDArray[np.float32] | None
+
+
+class Vocoder:
+    """`flow` and `hift`: weights with checkpoint names, weight norm folded, any dtype and device."""
+
+    def __init__(
+        self, flow: Weights, hift: Weights, flow_config: FlowConfig, hift_config: HiftConfig, ear: Ear, settings: MiniCpmVocoderSettings
+    ) -> None:
+        device, dtype = torch.device(settings.device), DTYPES[settings.flow_dtype]
+        longest = longest_prompt(settings)
+        self._ear = ear
+        self._settings = settings
+        self._device = device
+        networks = {name: tensor.to(device, dtype) for name, tensor in flow.items()}
+        drawn = noise(flow_config, settings.seed)[:, : min(NOISE_FRAMES, 2 * longest + 2 * RING_FRAMES)]
+        self._flow = Flow(networks, flow_config, settings.flow_steps, longest + RING_FRAMES, drawn)
+        retention = _retention(settings, device)
+        rings = settings.slots * retention.ring_frames
+        voices = max(2, settings.voices_bytes // cached_frame_bytes(settings, flow_config))
+        self.arena = Arena(flow_config, settings.flow_steps, rings + voices, cache_dtype(settings), device)
+        self.voice_room = Span(SCRATCH + rings, voices)
+        self._caches = FlowCaches(self._flow, self.arena, retention, settings.slots)
+        generator = Hift({name: tensor.to(device, torch.float32) for name, tensor in hift.items()}, hift_config)
+        self._hop = generator.hop
+        self._sound = Continuation(generator, noise_table(hift_config, settings.seed).to(device), settings.slots)
+
+    def hear(self, voice: Recording) -> Heard:
+        """Raises BadVoice."""
+        return self._ear.hear(voice)
+
+    def set_up(self, heard: Heard, span: Span) -> Prompt:
+        """Puts a voice's keys into the arena; beside steps, on a thread and, on a GPU, a stream of its own. Raises NotFinite."""
+        codes = torch.from_numpy(heard.codes)
+        ahead = self._flow.config.lookahead
+        filler = codes[:ahead] if self._settings.filler == "prompt" else torch.full((ahead,), SILENCE_CODE)
+        mel, embedding = torch.from_numpy(heard.mel).to(self._device), torch.from_numpy(heard.embedding)
+        if self._device.type != "cuda":
+            return self._caches.set_up(span, codes, filler, mel, embedding)
+        stream = torch.cuda.Stream(self._device, priority=0)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            prompt = self._caches.set_up(span, codes, filler, mel, embedding)
+        stream.synchronize()
+        return prompt
+
+    def begin(self, slot: int, prompt: Prompt) -> None:
+        """A turn begins in this slot, in this voice."""
+        self._caches.begin(slot, prompt)
+        self._sound.begin(slot)
+
+    def step(self, slots: Sequence[int], pieces: Sequence[Piece]) -> list[Sound]:
+        """The next piece of each slot (distinct, begun). What it raises has changed nothing."""
+        mel, flow_after = self._caches.run(slots, pieces, CHUNK)
+        cuts = [self._sound.cut(slot, 2 * piece.fresh, piece.final) for slot, piece in zip(slots, pieces, strict=True)]
+        samples, sound_after = self._sound.run(slots, cuts, mel)
+        counted = within(torch.tensor([2 * piece.fresh for piece in pieces], device=mel.device), mel.shape[1])
+        fine = torch.isfinite(samples).all(1) & torch.isfinite(mel.masked_fill(~counted[:, :, None], 0.0)).all(2).all(1)
+        rows = [row for row, ok in enumerate(fine.tolist()) if ok]
+        if rows:
+            kept = [slots[row] for row in rows]
+            self._caches.commit(kept, [pieces[row] for row in rows], rows, flow_after)
+            self._sound.commit(kept, [cuts[row] for row in rows], rows, sound_after)
+        heard = samples.cpu().numpy()
+        good = set(rows)
+        return [
+            Sound(heard[row, cut.first * self._hop : cut.last * self._hop].copy() if row in good else None) for row, cut in enumerate(cuts)
+        ]
+
+
+def longest_prompt(settings: MiniCpmVocoderSettings) -> int:
+    """Frames of the longest voice."""
+    return 2 * int(settings.voice_s * CODE_RATE + 1)
+
+
+def cache_dtype(settings: MiniCpmVocoderSettings) -> torch.dtype:
+    """Of keys and values."""
+    automatic = "float32" if settings.device == "cpu" else "bfloat16"
+    return DTYPES[automatic if settings.cache_dtype == "auto" else settings.cache_dtype]
+
+
+def cached_frame_bytes(settings: MiniCpmVocoderSettings, config: FlowConfig) -> int:
+    """Of one mel frame of a voice or session."""
+    return frame_bytes(config, settings.flow_steps, cache_dtype(settings).itemsize)
+
+
+def session_bytes(settings: MiniCpmVocoderSettings, config: FlowConfig) -> int:
+    """Keys and values of one session, and what its convolutions remember."""
+    frames = _retention(settings, torch.device("cpu")).ring_frames
+    contexts = context_bytes(config, settings.flow_steps, DTYPES[settings.flow_dtype].itemsize)
+    return frames * cached_frame_bytes(settings, config) + contexts
+
+
+def _retention(settings: MiniCpmVocoderSettings, device: torch.device) -> Retention:
+    if settings.trim == "newest":
+        return Newest(settings.slots, device)
+    return Reference(settings.slots, device, longest_prompt(settings), packed=settings.trim == "reference_packed")

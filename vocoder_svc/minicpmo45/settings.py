@@ -1,0 +1,55 @@
+"""Settings of this engine, read from the environment with the prefix `PARLEY_VOCODER_`; checkpoint, device and dtype are common to all
+services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from minicpmo45.memory_plan import VOICE_BYTES
+
+
+class MiniCpmVocoderSettings(BaseSettings):
+    """Every limit has its unit in its name."""
+
+    model_config = SettingsConfigDict(env_prefix="PARLEY_VOCODER_", extra="ignore", populate_by_name=True)
+
+    checkpoint: Path = Field(validation_alias="PARLEY_CHECKPOINT")
+    """Folder of the released checkpoint."""
+    device: str = Field("cpu", validation_alias="PARLEY_DEVICE", pattern=r"^(cpu|cuda(:\d+)?)$")
+    flow_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the flow's weights and sums; HiFT is fp32 always."""
+    cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
+
+    slots: int = Field(16, ge=1, le=1024)
+    """Most sessions at once."""
+    batch: int = Field(16, ge=1, le=1024)
+    """Most sessions in one step."""
+    flow_steps: int = Field(5, ge=3, le=10)
+    """Euler steps a chunk takes; caches grow with it."""
+    trim: Literal["newest", "reference", "reference_packed"] = "newest"
+    """Which frames are attended to: the prompt and the newest 100 (`newest`), or what minicpmo_utils 1.0.7 (`reference`) or
+    stepaudio2_minicpmo 0.1.1 (`reference_packed`) keep."""
+    filler: Literal["silence", "prompt"] = "silence"
+    """Look-ahead of a prompt's end: the silence code, or the prompt's own first codes."""
+    generation: Literal["checkpoint", "first", "causal"] = "checkpoint"
+    """Which HiFT speaks, where a checkpoint has both: the one in `hift.pt`, or the named one."""
+    pad_first: bool = False
+    """Fill the first sound of a turn with silence in front to a whole second, as the reference does."""
+    seed: int = Field(0, ge=0)
+    """Of the noise, drawn once for all sessions."""
+    voices: Path | None = None
+    """Folder of named voices, `NAME.wav`, beside those of the checkpoint."""
+    voices_bytes: int = Field(VOICE_BYTES, ge=1)
+    """Keys and values of all voices together."""
+    voice_s: float = Field(17.0, gt=0, le=60)
+    """Longest recording of a voice."""
+    voice_wait_s: float = Field(30.0, ge=0)
+    """How long a voice waits for room before it is refused."""
+    onnx_threads: int = Field(1, ge=1)
+    waiting_codes: int = Field(4096, ge=1)
+    """Most codes of one response that wait."""
