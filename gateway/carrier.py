@@ -21,9 +21,8 @@ MESSAGE_BYTES = 1024 * 1024
 """No replica takes more in one batch."""
 PARCEL_BYTES = 32
 """More than a parcel adds to its message in a batch."""
-GAP_S = 0.005
-"""Least time between two batches of a call with many riders: what comes meanwhile shares a write. Where few ride, nothing waits."""
-FEW = 8
+REST_S_PER_RIDER, LEAST_REST_S, MOST_REST_S = 0.00005, 0.001, 0.010
+"""A call with many riders rests between two batches, so that what comes meanwhile shares a write; with few it hardly does."""
 LATER_S = 0.5
 """Longest wait of what waits for company: of an acknowledgement."""
 _SENT, _RECEIVED = metrics.BATCHES.labels("to_stage"), metrics.BATCHES.labels("from_stage")
@@ -138,7 +137,8 @@ class Carrier:
                 now = time.perf_counter()
                 for at in times:
                     metrics.TO_STAGE.observe(now - at)
-                if len(self._riders) > FEW and (rest := GAP_S - (now - began)) > 0:
+                rest = min(len(self._riders) * REST_S_PER_RIDER, MOST_REST_S) - (now - began)
+                if rest > LEAST_REST_S:
                     await asyncio.sleep(rest)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader meets the end of the call, too, and what was said before it

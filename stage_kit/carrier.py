@@ -14,9 +14,8 @@ from stage_kit.errors import Code, Refusal
 from stage_kit.settings import Settings
 from stage_kit.stream import Stream
 
-GAP_S = 0.005
-"""Least time between two batches of a call with many streams: what comes meanwhile shares a write. Where there are few, nothing waits."""
-FEW = 8
+REST_S_PER_STREAM, LEAST_REST_S, MOST_REST_S = 0.00005, 0.001, 0.010
+"""A call with many streams rests between two batches, so that what comes meanwhile shares a write; with few it hardly does."""
 PARCEL_BYTES = 32
 """More than a parcel adds to its message in a batch."""
 
@@ -71,7 +70,8 @@ class Carrier:
 
     async def next(self) -> stage_pb2.FromStageBatch | None:
         """The next batch to write; None at the end."""
-        if len(self._streams) > FEW and (rest := self._gave_at + GAP_S - time.monotonic()) > 0:
+        rest = self._gave_at + min(len(self._streams) * REST_S_PER_STREAM, MOST_REST_S) - time.monotonic()
+        if rest > LEAST_REST_S:
             await asyncio.sleep(rest)
         while not self._ended:
             self._wake.clear()

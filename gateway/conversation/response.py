@@ -93,5 +93,7 @@ class Responses(Struct):
 
     def of(self, chunk: StageChunk) -> Live | None:
         """The response that it is made for, live or coming."""
-        found = (live for live in (self.live, *self.coming) if live is not None)
-        return next((live for live in found if live.label == chunk.response_id and live.epoch == chunk.epoch), None)
+        live = self.live
+        if live is not None and live.label == chunk.response_id and live.epoch == chunk.epoch:
+            return live
+        return next((live for live in self.coming if live.label == chunk.response_id and live.epoch == chunk.epoch), None)

@@ -67,10 +67,13 @@ class Edges:
 
     def acknowledgeable(self, source: str, consumed_by_core: int) -> int:
         """The highest position that the core and all readers have; what no reader was sent counts as had. Never goes down."""
-        lines = self.state.lines.get(source, {}).values()
-        position = min([consumed_by_core, *(line.in_flight[0] - 1 for line in lines if line.in_flight)])
-        self.state.acknowledged[source] = max(self.acknowledged(source), position)
-        return self.state.acknowledged[source]
+        position = consumed_by_core
+        for line in self.state.lines.get(source, {}).values():
+            if line.in_flight and line.in_flight[0] <= position:
+                position = line.in_flight[0] - 1
+        position = max(self.acknowledged(source), position)
+        self.state.acknowledged[source] = position
+        return position
 
     def acknowledged(self, source: str) -> int:
         """The last answer of `acknowledgeable`: the source still has everything above it, so a new holder reads on from here."""
