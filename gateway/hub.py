@@ -294,17 +294,23 @@ class Hub:
                 metrics.IDLE_SESSIONS.inc()
                 session.actor.put(commands.Idle())
         self._tenure.renewed(asked_at)
+        for session in held:
+            if session.opened.session_id in renewed.forgotten and not session.actor.ended:
+                await self._tell_again(session)
 
     async def _record_again(self) -> None:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
         for session in list(self._sessions.values()):
-            try:
-                if await self._opener.record_again(session.opened):
-                    session.actor.commit_anew()
-            except StaleGeneration:
-                session.lose()
-            except SessionClosed as over:
-                session.lose(over.reason or "closed")
+            await self._tell_again(session)
+
+    async def _tell_again(self, session: LiveSession) -> None:
+        try:
+            if await self._opener.record_again(session.opened):
+                session.actor.commit_anew()
+        except StaleGeneration:
+            session.lose()
+        except SessionClosed as over:
+            session.lose(over.reason or "closed")
 
 
 class Seat:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,17 @@ log = structlog.get_logger()
 PAST_ANY_SEQ = 2**53
 
 
+PLACES_TRIED = 3
+"""Replicas that are asked for a slot before a stage counts as not there."""
+
+
 class OpenRefused(Exception):
     """No session: the refusal to answer the upgrade with, and when to try again."""
 
-    def __init__(self, refusal: Refusal, retry_after_ms: int = 1000) -> None:
+    def __init__(self, refusal: Refusal, retry_after_ms: int = 1000, replica_id: str = "") -> None:
+        """`replica_id`: the replica that is not there or takes nobody, where another one might."""
         super().__init__(refusal.code)
-        self.refusal, self.retry_after_ms = refusal, retry_after_ms
+        self.refusal, self.retry_after_ms, self.replica_id = refusal, retry_after_ms, replica_id
 
 
 @dataclass(slots=True)
@@ -78,11 +83,22 @@ class Opener:
     async def open(self, tenant: str, config: SessionConfig) -> Opened:
         """Reserve, open all stages at once, create the record, confirm. Raises OpenRefused and leaves nothing behind.
 
-        Cancelled, it gives back what it took, too: what is on its way to a stage cannot be called back, so it is let arrive first.
+        The registry may still name a replica that died a moment ago: then another is tried.
         """
+        avoid, ends = set[str](), time.monotonic() + self._settings.open_timeout_ms / 1000
+        while True:
+            try:
+                return await self._open_once(tenant, config, avoid)
+            except OpenRefused as refused:
+                if not refused.replica_id or len(avoid) + 1 >= PLACES_TRIED or time.monotonic() >= ends:
+                    raise
+                avoid.add(refused.replica_id)
+
+    async def _open_once(self, tenant: str, config: SessionConfig, avoid: Collection[str]) -> Opened:
+        """Cancelled, it gives back what it took: what is on its way to a stage cannot be called back, so it is let arrive first."""
         started = time.perf_counter()
         session_id, holder_id, token = f"sess_{uuid.uuid4().hex}", uuid.uuid4().hex, new_token()
-        placements = (await self._reserve(session_id, tenant)).placements
+        placements = (await self._reserve(session_id, tenant, avoid)).placements
         attachment = max(placement.placement for placement in placements.values())
         opened = Opened(session_id, tenant, Lease(session_id, attachment, holder_id), attachment, {}, placements, token)
         opening = self._in_background(self._open_reserved(opened, config))
@@ -111,7 +127,8 @@ class Opener:
             await self.free(opened.session_id, opened.links, "open_failed")
             with contextlib.suppress(StoreError):
                 await self._store.records.close(opened.lease, "open_failed")
-            raise OpenRefused(_refusal(failure)) from failure
+            elsewhere = opened.placements[failure.stage].replica_id if isinstance(failure, StageRefused) and failure.elsewhere else ""
+            raise OpenRefused(_refusal(failure), replica_id=elsewhere) from failure
 
     async def _open_in_vain(self, opening: asyncio.Future[None], opened: Opened) -> None:
         if not opening.cancelled() and opening.exception() is None:
@@ -130,10 +147,10 @@ class Opener:
 
     async def record_again(self, opened: Opened) -> bool:
         """Tell a store that lost its data of this session; True when it has to be told all. Raises StoreError."""
-        await self._store.records.restore(
+        restored = await self._store.records.restore(
             opened.lease, self._gateway_id, opened.tenant, self._profile, opened.placements, token_digest=digest(opened.token)
         )  # fmt: skip
-        return not (await self._store.records.load(opened.session_id, PAST_ANY_SEQ)).hot
+        return restored or not (await self._store.records.load(opened.session_id, PAST_ANY_SEQ)).hot
 
     async def hand_over(self, opened: Opened) -> None:
         """Nobody holds the session from now on; whoever resumes it within the grace has it. Raises StoreError."""
@@ -153,11 +170,21 @@ class Opener:
 
     async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None = None) -> StageLink:
         """Another replica for a stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
-        stage, old = effect.stage, opened.placements[effect.stage]
+        avoid = [opened.placements[effect.stage].replica_id]
+        while True:
+            try:
+                return await self._place(opened, effect, config, base, recap, avoid)
+            except StageRefused as refused:
+                if not refused.elsewhere or len(avoid) >= PLACES_TRIED:
+                    raise
+                avoid.append(opened.placements[effect.stage].replica_id)
+
+    async def _place(
+        self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None, avoid: Collection[str]
+    ) -> StageLink:
+        stage, wait_ms = effect.stage, self._settings.replace_wait_ms
         # only this stage: others may be on the same replica and in use
-        reserved = await self._store.admission.reserve(
-            opened.session_id, opened.tenant, (stage,), avoid=(old.replica_id,), wait_ms=self._settings.replace_wait_ms
-        )
+        reserved = await self._store.admission.reserve(opened.session_id, opened.tenant, (stage,), avoid=avoid, wait_ms=wait_ms)
         opened.placements[stage] = reserved.placements[stage]
         link = StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)
         try:
@@ -172,11 +199,10 @@ class Opener:
     def link(self, opened: Opened, stage: str, base: int) -> StageLink:
         return StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)
 
-    async def _reserve(self, session_id: str, tenant: str) -> Reserved:
+    async def _reserve(self, session_id: str, tenant: str, avoid: Collection[str]) -> Reserved:
+        limit, wait_ms = self._settings.tenant_max_sessions, self._settings.queue_wait_ms
         try:
-            return await self._store.admission.reserve(
-                session_id, tenant, self._graph.stages, self._settings.tenant_max_sessions, wait_ms=self._settings.queue_wait_ms
-            )
+            return await self._store.admission.reserve(session_id, tenant, self._graph.stages, limit, avoid=avoid, wait_ms=wait_ms)
         except (AtCapacity, TenantLimit) as full:
             raise OpenRefused(_refusal(full), full.retry_after_ms) from full
         except StoreError as failure:

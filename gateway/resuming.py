@@ -82,9 +82,11 @@ class Resumer:
         holder_id, token = uuid.uuid4().hex, new_token()
         try:
             taken = await self._take(ask, tenant, holder_id, token)
-        except InvalidToken as failure:
-            raise Refusal("invalid_resume_token") from failure
-        except (SessionMissing, SessionClosed, SessionExpired) as failure:
+        except (InvalidToken, SessionMissing) as failure:
+            if await self._may_be_forgotten():
+                raise Refusal("stages_unavailable", None, stage="session store") from failure
+            raise Refusal("invalid_resume_token" if isinstance(failure, InvalidToken) else "session_resume_expired") from failure
+        except (SessionClosed, SessionExpired) as failure:
             raise Refusal("session_resume_expired") from failure
         except StoreError as failure:
             raise Refusal("stages_unavailable", None, stage="session store") from failure
@@ -115,6 +117,13 @@ class Resumer:
             input_samples=input_position(conversation, resume),
             input_frames=frames_position(conversation, resume),
         )
+
+    async def _may_be_forgotten(self) -> bool:
+        """The store lost writes a moment ago: what it does not know may be told to it again by whoever has the session."""
+        try:
+            return await self._store.registry.mute_ms() > 0
+        except StoreError:
+            return True
 
     async def _take(self, ask: ResumeAsk, tenant: str, holder_id: str, token: str) -> TakenOver:
         after = FROM_THE_END if ask.after_seq is None else ask.after_seq

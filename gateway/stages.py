@@ -40,6 +40,11 @@ class StageRefused(Exception):
         super().__init__(f"{stage}: {message}")
         self.stage, self.code, self.message = stage, code, message
 
+    @property
+    def elsewhere(self) -> bool:
+        """Another replica might take the session."""
+        return self.code in ("UNAVAILABLE", "DRAINING", "RESOURCE_EXHAUSTED")
+
 
 class StageLink:
     """One stage of one session."""

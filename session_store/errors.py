@@ -43,6 +43,10 @@ class SessionExpired(StoreError):
         self.reason = reason
 
 
+class NoCheckpoint(StoreError):
+    """There is a record and nothing to go on from: its holder writes the first checkpoint now, or again. The session stays as it is."""
+
+
 class InvalidToken(StoreError):
     """The token is not one of the session's, or the session is another tenant's; which of them is not told."""
 

@@ -17,8 +17,10 @@ class Renewed(msgspec.Struct, frozen=True):
     """What became of the leases of one gateway. Sessions of neither kind are its own as before.
 
     `lost` are not its own any more, with the reason for which they were closed (empty: somebody else took them over). `idle` are, but
-    nobody used them for longer than a session may be idle: their holder is to end them.
+    nobody used them for longer than a session may be idle: their holder is to end them. `forgotten` are, but Redis lost their record, or
+    the writes that made the lease: they are to be restored.
     """
 
     lost: dict[str, str]
     idle: set[str]
+    forgotten: set[str]

@@ -63,12 +63,12 @@ class Records:
         *,
         idle_ms: int | None = None,
         token_digest: str = "",
-    ) -> None:
+    ) -> bool:
         """Puts the record back under the same lease after SessionMissing or LeaseForgotten: Redis lost it, or the writes that made it.
 
-        Of several that do so the highest attachment wins. The checkpoint and the journal are to be written again, by a commit with
-        `replace`; a session without a client is to be detached again. Raises StaleGeneration when somebody has a younger lease,
-        SessionClosed when it is over.
+        True when it was lost: the checkpoint and the journal are to be written again then, by a commit with `replace`, and a session
+        without a client is to be detached again. Of several that do so the highest attachment wins. Raises StaleGeneration when
+        somebody has a younger lease, SessionClosed when it is over.
         """
         described = self._described(lease.session_id, gateway_id, lease.holder_id, tenant, profile, placements, idle_ms, token_digest)
         answer = await self._watched("restore", lease.session_id, (*described, lease.attachment))
@@ -76,13 +76,15 @@ class Records:
             raise SessionClosed(answer[1].decode())
         if answer[0] == b"stale":
             raise StaleGeneration("the lease is not the record's")
+        return bool(answer[0] == b"restored")
 
     async def renew(self, gateway_id: str, leases: Sequence[Lease], active: Collection[str] = ()) -> Renewed:
-        """Keeps the leases of one gateway alive, puts off the idle deadline of those in `active`, and answers which are lost or idle.
+        """Keeps the leases of one gateway alive, puts off the idle deadline of those in `active`, and answers which are lost, idle
+        or forgotten.
 
-        A session whose record is gone, or older than the lease, is not lost: Redis lost its writes, nobody else has it, and its next
-        commit raises SessionMissing or LeaseForgotten. The gateway's own registration is kept alive, too. Raises StoreUnavailable when a
-        lease could not be judged.
+        A session whose record is gone, or older than the lease, is not lost: Redis lost its writes, nobody else has it, and it is to be
+        restored; its next commit raises SessionMissing or LeaseForgotten. The gateway's own registration is kept alive, too. Raises
+        StoreUnavailable when a lease could not be judged.
         """
         settings = self._settings
         limits = (settings.lease_ttl_ms, settings.journal_max_age_ms, settings.journal_max_bytes, settings.grace_ms)
@@ -92,7 +94,7 @@ class Records:
             return Call("renew", session_keys(lease.session_id), args)
 
         calls = [call(lease) for lease in leases]
-        renewed = Renewed({}, set())
+        renewed = Renewed({}, set(), set())
         ours: list[str | bytes] = []
         failure = None
         for lease, outcome in zip(leases, await self._connection.run_many(calls) if calls else [], strict=True):
@@ -106,6 +108,8 @@ class Records:
                 ours += (lease.session_id, outcome[1])
                 if outcome[0] == b"idle":
                     renewed.idle.add(lease.session_id)
+            else:
+                renewed.forgotten.add(lease.session_id)
         if failure is not None:
             raise failure
         await self._pool.run("touch", check_id(gateway_id), *ours)
@@ -149,7 +153,7 @@ class Records:
         several takeovers the last has the session, and every lease before it is stale.
 
         Raises, and changes nothing: SessionMissing; InvalidToken (or another tenant's session); SessionClosed; SessionExpired;
-        ReplayGap when the journal cannot go on after `after_seq`, unless `accept_gap`.
+        NoCheckpoint; ReplayGap when the journal cannot go on after `after_seq`, unless `accept_gap`.
         """
         try:
             keys = session_keys(session_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from session_store.errors import InvalidToken, ReplayGap, SessionClosed, SessionExpired, SessionMissing
+from session_store.errors import InvalidToken, NoCheckpoint, ReplayGap, SessionClosed, SessionExpired, SessionMissing
 from session_store.lease import Lease
 from session_store.placement import Placement
 from session_store.record import Stored, decode_stored
@@ -44,6 +44,8 @@ def decode_takeover(session_id: str, holder_id: str, answer: Sequence[Any]) -> T
         raise SessionClosed(answer[1].decode())
     if verdict == b"expired":
         raise SessionExpired(answer[1].decode())
+    if verdict == b"bare":
+        raise NoCheckpoint("the session's checkpoint is not written yet")
     if verdict == b"missing":
         raise SessionMissing("the session has no record")
     raise InvalidToken("the token is not the session's")

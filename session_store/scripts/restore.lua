@@ -1,6 +1,6 @@
 --@include _new_record.lua
 -- ARGV: as in _new_record.lua, then the attachment. Redis lost the record, or the writes that made this lease: the highest attachment wins.
--- Answers {'ok'}, {'closed', reason} or {'stale'}.
+-- Answers {'ok'} when it was there, {'restored'}, {'closed', reason} or {'stale'}.
 local record = redis.call('HMGET', REC, 'state', 'reason')
 local status = authority(ARGV[11], HOLDER)
 if record[1] == 'closing' or record[1] == 'closed' then
@@ -14,4 +14,4 @@ elseif status == 'forgotten' then
   redis.call('HDEL', REC, 'token_previous')
   keep_all(ARGV[1])
 end
-return {status == 'stale' and 'stale' or 'ok'}
+return {(status == 'missing' or status == 'forgotten') and 'restored' or status}

@@ -1,6 +1,6 @@
 --@include _record.lua
 -- ARGV: key TTL, lease TTL, grace ms, tenant, digests of the token shown and of the next one, gateway, holder, the client's last seq,
--- whether a gap is accepted, whether deadlines are judged. Answers {'missing'}, {'invalid'}, {'closed', reason}, {'expired', reason},
+-- whether a gap is accepted, whether deadlines are judged. Answers {'missing'}, {'invalid'}, {'closed', reason}, {'expired', reason}, {'bare'},
 -- {'gap', first kept, last}, or {'ok', attachment, gap, due ms, record, checkpoint, heads, payloads}.
 local KEPT_TOKENS = 4
 local shown, after = ARGV[5], tonumber(ARGV[9])
@@ -34,6 +34,10 @@ end
 local reason = ARGV[11] == '1' and expiry(tonumber(ARGV[3])) or ''
 if reason ~= '' then
   return {'expired', reason}
+end
+-- Nobody could go on from it: it stays with its holder, who is about to write its first checkpoint (after a wipe: to write it again).
+if redis.call('HEXISTS', CKPT, 'hot') == 0 then
+  return {'bare'}
 end
 local first, last = tonumber(record[6]), tonumber(record[7])
 local gap = after < first - 1 or after > last

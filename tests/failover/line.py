@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from session_store import Store, StoreSettings
 from tests.support.house import House
 from tests.support.listener import Event, Listener
 
@@ -114,6 +115,16 @@ async def until_recorded(house: House, line: Line, state: str) -> None:
         return await house.records(line.session_id) == [state]
 
     await until(known)
+
+
+async def until_trusted(house: House) -> None:
+    """Until the store is known to have forgotten nothing: before, nobody is refused for good. Raises TimeoutError."""
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+
+        async def trusted() -> bool:
+            return await store.registry.mute_ms() == 0
+
+        await until(trusted)
 
 
 def number(event: Event) -> int | None:

@@ -49,3 +49,13 @@ async def test_stages_that_opened_are_freed_when_the_record_cannot_be_written(ho
     await house.wait_free(20)
     line = await dial(house.realtime)
     check_whole(line, await line.reply("hello", instructions="words=1"), 1)
+
+
+@pytest.mark.behaviour("A3", "X3")
+async def test_a_replica_that_died_a_moment_ago_costs_nobody_a_session(make_house: MakeHouse, dial: Dial) -> None:
+    """The registry names it until its time to live is over: whoever is sent there is sent on."""
+    house = make_house(services=("vad", "thinker", "talker", "vocoder"), replicas=2, gateway={"PARLEY_REPLICA_TTL_MS": "60000"})
+    dead = next(name for name in house.services if name.startswith("thinker"))
+    house.services[dead].kill()
+    lines = [await dial(house.realtime) for _ in range(6)]
+    check_whole(lines[-1], await lines[-1].reply("hello", instructions="words=1"), 1)

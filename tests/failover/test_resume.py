@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 from session_store import Store, StoreSettings
 from tests.e2e.conftest import MakeHouse
 from tests.failover.conftest import PATIENT, Dial
-from tests.failover.line import STOCK, Line, Way, number, refusal_by_message
+from tests.failover.line import STOCK, Line, Way, number, refusal_by_message, until_trusted
 from tests.support.checks import check_whole
 from tests.support.house import House
 from tests.support.load import stretched
@@ -194,6 +194,7 @@ async def test_of_many_resumes_at_once_one_has_the_session(pair: House, dial: Di
 
 @pytest.mark.behaviour("R9", "R1")
 async def test_a_wrong_token_and_an_unknown_session_touch_nothing(pair: House, dial: Dial) -> None:
+    await until_trusted(pair)
     line = await dial(pair.realtimes[0])
     response_id = await line.speaking(3)
     for url in pair.realtimes:
@@ -233,6 +234,7 @@ async def test_a_token_is_worth_nothing_under_another_key(make_house: MakeHouse,
 
     line = await dial(house.realtimes[0], additional_headers=key("mine"))
     line.vanish()
+    await until_trusted(house)
     query = f"?resume={line.session_id}&resume_token={line.token}"
     with pytest.raises(InvalidStatus) as caught:
         await dial(house.realtimes[0] + query, additional_headers=key("theirs"))
@@ -263,6 +265,7 @@ async def test_a_goodbye_ends_the_session_at_once(pair: House, dial: Dial) -> No
     assert await refused(line, pair.realtimes[0]) == (410, "session_resume_expired")
 
 
+@pytest.mark.behaviour("R9")
 async def test_a_client_that_announced_a_resume_must_say_it(pair: House) -> None:
     from tests.failover.line import _connect
     from tests.support.listener import Listener
@@ -270,10 +273,17 @@ async def test_a_client_that_announced_a_resume_must_say_it(pair: House) -> None
     silent = Listener(await _connect(pair.realtimes[0] + "?parley=1&resume=1"))
     assert (await silent.until("error"))["error"]["code"] == "resume_timeout"
     assert await silent.until_closed() == (1008, "resume_timeout")
-    other = Listener(await _connect(pair.realtimes[0] + "?parley=1&resume=1"))
-    await other.send("response.create")
-    assert (await other.until("error"))["error"]["type"] == "invalid_request_error"
-    assert (await other.until_closed())[0] in (1008, 1011)
+    asked = {"session_id": "sess_1", "resume_token": "t"}
+    for kind, fields, code in (
+        ("response.create", {}, "invalid_field"),
+        ("session.resume", {}, "missing_field"),
+        ("session.resume", {**asked, "last_seq": -1}, "invalid_field"),
+        ("session.resume", {**asked, "unnumbered": 2**60}, "invalid_field"),
+    ):
+        other = Listener(await _connect(pair.realtimes[0] + "?parley=1&resume=1"))
+        await other.send(kind, **fields)
+        assert (await other.until("error"))["error"]["code"] == code
+        assert await other.until_closed() == (1008, code), "to dial again would not help"
 
 
 # what is kept

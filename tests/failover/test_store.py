@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 
 import pytest
+from redis.asyncio import Redis
+from websockets.exceptions import InvalidStatus
 
 from session_store import Store, StoreSettings
 from session_store.errors import SessionMissing
 from tests.e2e.conftest import MakeHouse
 from tests.failover.conftest import PATIENT, Dial
 from tests.failover.line import Line, number, until, until_recorded
+from tests.session_store.helpers import Snapshot
 from tests.support.checks import check_whole
 from tests.support.house import STAGES, House
 
@@ -120,6 +125,61 @@ async def test_a_store_that_forgot_all_is_told_all_again(pair: House, dial: Dial
     finally:
         if killed:
             await asyncio.to_thread(pair.restart_gateway)
+
+
+@pytest.mark.behaviour("X4", "X15")
+async def test_who_comes_back_before_the_store_knows_all_again_is_asked_to_wait(pair: House, dial: Dial) -> None:
+    """Until the gateways that have the sessions have told the store of them, nobody is turned away for good, and nobody's session ends."""
+    lines = [await dial(pair.realtimes[n % 2], extended=bool(n % 3)) for n in range(12)]
+    for line in lines:
+        await line.type_in("remember this")
+    async with Redis.from_url(pair.valkey.url) as admin:
+        await admin.flushall()
+    for line in lines:
+        line.vanish()
+    refusals = await asyncio.gather(*(_until_taken(line, pair.realtimes) for line in lines))
+    assert set(itertools.chain(*refusals)) == {"stages_unavailable"}
+    for line in lines:
+        told = await line.sockets[-1].reply("recite", instructions="words=1", output_modalities=["text"])
+        assert "remember this" in told["output"][0]["content"][0]["text"]
+
+
+async def _until_taken(line: Line, urls: list[str]) -> list[str]:
+    """Resumes as soon as somebody lets it; the codes with which it was not let before."""
+    codes = []
+    async with asyncio.timeout(10):
+        for url in itertools.cycle(urls):
+            try:
+                await line.resume(url)
+            except InvalidStatus as refused:
+                codes.append(json.loads(refused.response.body or b"{}")["error"]["code"])
+            except AssertionError:
+                codes.append(line.sockets[-1].of("error")[-1]["error"]["code"])
+            else:
+                return codes
+    raise AssertionError("endless")
+
+
+@pytest.mark.behaviour("X4", "X15")
+async def test_a_store_that_forgot_a_silent_sessions_last_writes_is_told_them_again(pair: House, dial: Dial) -> None:
+    first = await dial(pair.realtimes[0], extended=True)
+    await first.type_in("remember this")
+    lagging = Snapshot(pair.valkey.url)
+    await lagging.take()
+    line = await first.resume(pair.realtimes[0])
+    await line.type_in("and this")
+    await lagging.fail_over()
+    async with await Store.open(pair.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+
+        async def known() -> bool:
+            return (await store.records.load(line.session_id)).record.last_seq >= line.last
+
+        await until(known)
+    line.vanish()
+    back = await line.resume(pair.realtimes[1])
+    told = await back.reply("recite", instructions="words=1", output_modalities=["text"])
+    assert "and this" in told["output"][0]["content"][0]["text"] and not back.of("session.resync_required", "error")
+    back.check_numbers()
 
 
 @pytest.mark.behaviour("X4")

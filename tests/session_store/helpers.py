@@ -23,9 +23,30 @@ def beat(
     return ReplicaBeat(replica, "thinker", f"host:{replica}", offers, draining)
 
 
+class Snapshot:
+    """An old copy of every key, as a replica that lagged has it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._keys: dict[bytes, tuple[bytes, int]] = {}
+
+    async def take(self) -> None:
+        async with Redis.from_url(self._url) as admin:
+            self._keys = {key: (await admin.dump(key), await admin.pttl(key)) for key in await admin.keys()}
+
+    async def fail_over(self) -> None:
+        async with Redis.from_url(self._url) as admin:
+            await admin.flushall()
+            for key, (value, ttl) in self._keys.items():
+                await admin.restore(key, ttl, value)
+
+
 async def create(store: Store, session: str, holder: str = "h1", placements: dict[str, Placement] = NOWHERE, token: str = "") -> Lease:
-    """A record with plain values."""
-    return await store.records.create(session, "g1", holder, "t1", "profile", placements, token_digest=digest(token) if token else "")
+    """A record with plain values; with a token it has a checkpoint, too, so that it may be resumed."""
+    lease = await store.records.create(session, "g1", holder, "t1", "profile", placements, token_digest=digest(token) if token else "")
+    if token:
+        await store.records.commit(commit(lease, 1))
+    return lease
 
 
 async def resume(store: Store, session: str, token: str, holder: str = "h2", after_seq: int = 0, **more: bool) -> tuple[TakenOver, str]:

@@ -128,18 +128,13 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def _adopt(self, replica: str, stage: str, session: str) -> None:
         record = self.records.get(session)
-        if (
-            not record
-            or record.state == "closed"
-            or record.expired
-            or (session, stage) in self.plan
-            or (replica, stage, session) in self.quarantined
-        ):
+        if not record or record.state == "closed" or record.expired or (session, stage) in self.plan:
             return
         placed = record.placed.get(stage)
         if placed and placed.replica_id == replica:
             self.plan[session, stage] = placed
             self.lost.discard((session, stage))
+            self.quarantined.discard((replica, stage, session))  # in use until its record says otherwise
             self.tenants[session] = "t1"
 
     @rule(replica=replicas)

@@ -41,6 +41,7 @@ class Kept:
         self.first, self.last = 1, 0
         self.journal: dict[int, bytes] = {}
         self.fields: dict[str, bytes] = {}
+        self.has_checkpoint = False
 
     @property
     def open(self) -> bool:

@@ -15,6 +15,7 @@ from session_store import (
     InvalidToken,
     Lease,
     LeaseForgotten,
+    NoCheckpoint,
     ReplayGap,
     SequenceConflict,
     SessionClosed,
@@ -118,6 +119,8 @@ class StoreMachine(AdmissionMachine):
             return InvalidToken
         if record.expired:
             return SessionExpired
+        if not record.has_checkpoint:
+            return NoCheckpoint
         return None if accept_gap or record.first - 1 <= after_seq <= record.last else ReplayGap
 
     @rule(data=st.data())
@@ -239,6 +242,7 @@ class StoreMachine(AdmissionMachine):
             return
         assert record is not None
         record.passed -= {"lease", "idle"}
+        record.has_checkpoint = True
         if replace:
             record.first, record.last, record.journal, record.fields = first_seq, first_seq - 1, {}, {}
         for payload in payloads:

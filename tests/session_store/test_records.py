@@ -187,7 +187,10 @@ async def test_renew_answers_what_is_not_ours(store: Store) -> None:
     await store.records.close(gone, "done")
     stale = Lease("s3", other.attachment - 1, "h0")
     missing = Lease("s4", 1, "h1")
-    assert (await store.records.renew("g1", [ours, gone, stale, missing])).lost.keys() == {"s2", "s3"}
+    younger = Lease("s5", (await create(store, "s5")).attachment + 1, "h1")
+    renewed = await store.records.renew("g1", [ours, gone, stale, missing, younger])
+    assert renewed.lost.keys() == {"s2", "s3"}
+    assert renewed.forgotten == {"s4", "s5"}
     assert (await store.records.renew("g1", [])).lost == {}
 
 

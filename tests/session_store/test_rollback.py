@@ -8,28 +8,10 @@ from redis.asyncio import Redis
 
 from session_store import InvalidToken, LeaseForgotten, Placement, ReplayGap, SessionClosed, SessionMissing, StaleGeneration, Store
 from session_store.tokens import digest, new_token
-from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, pass_deadline, resume
+from tests.session_store.helpers import Snapshot, beat, commit, create, forget_silence, keys_without_ttl, pass_deadline, resume
 
 TOKEN = new_token()
 PLACED = {"asr": Placement("r1", "host:r1", 7)}
-
-
-class Snapshot:
-    """An old copy of every key, as a replica that lagged has it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._keys: dict[bytes, tuple[bytes, int]] = {}
-
-    async def take(self) -> None:
-        async with Redis.from_url(self._url) as admin:
-            self._keys = {key: (await admin.dump(key), await admin.pttl(key)) for key in await admin.keys()}
-
-    async def fail_over(self) -> None:
-        async with Redis.from_url(self._url) as admin:
-            await admin.flushall()
-            for key, (value, ttl) in self._keys.items():
-                await admin.restore(key, ttl, value)
 
 
 @pytest.fixture
@@ -117,7 +99,8 @@ async def test_tokens_that_were_revoked_before_the_rollback_stay_so(store: Store
     taken, third = await resume(store, "s1", second, "h3")
     assert await store.records.settle_token(taken.lease)
     await lagging.fail_over()
-    await store.records.restore(taken.lease, "g2", "t1", "profile", {}, token_digest=digest(third))
+    assert await store.records.restore(taken.lease, "g2", "t1", "profile", {}, token_digest=digest(third))
+    assert not await store.records.restore(taken.lease, "g2", "t1", "profile", {}, token_digest=digest(third))
     for revoked in (TOKEN, second):
         with pytest.raises(InvalidToken):
             await resume(store, "s1", revoked)

@@ -62,6 +62,7 @@ async def test_admission_at_200_opens_a_second(store: Store, valkey_url: str) ->
 async def test_takeover(store: Store, events: int, size: int) -> None:
     token, took_s = new_token(), list[float]()
     lease = await store.records.create("s1", "g1", "h1", "t1", "p", {}, token_digest=digest(token))
+    await store.records.commit(commit(lease, 1))
     for seq in range(1, events + 1):
         await store.records.commit(commit(lease, seq, bytes(size), items=bytes(2_000)))
     for _ in range(50):

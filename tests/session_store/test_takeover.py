@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from session_store import (
     InvalidToken,
     Lease,
+    NoCheckpoint,
     Placement,
     ReplayGap,
     SessionClosed,
@@ -103,6 +104,21 @@ async def test_a_bad_token_changes_nothing_and_tells_nothing(store: Store) -> No
         said.add((repr(refused.value), str(vars(refused.value))))
     assert len(said) == 1
     assert await store.records.load("s1") == before
+
+
+@pytest.mark.behaviour("X4", "R9")
+async def test_a_session_without_a_checkpoint_stays_with_its_holder(store: Store, valkey_url: str) -> None:
+    """Whoever took it could not go on, and the holder, who can, would have lost it."""
+    lease = await create(store, "s1", token=TOKEN)
+    async with Redis.from_url(valkey_url) as admin:
+        await admin.flushall()
+    await store.records.restore(lease, "g1", "t1", "profile", {}, token_digest=digest(TOKEN))
+    before = await store.records.load("s1")
+    with pytest.raises(NoCheckpoint):
+        await resume(store, "s1", TOKEN, accept_gap=True)
+    assert await store.records.load("s1") == before
+    await store.records.commit(msgspec.structs.replace(commit(lease, 1), replace=True))
+    await resume(store, "s1", TOKEN)
 
 
 async def test_a_closed_session_tells_its_reason_to_its_tenant_only(store: Store) -> None:

@@ -124,6 +124,7 @@ async def test_a_process_that_slept_asks_again_before_it_calls_the_store_away(
 
     monkeypatch.setattr(store.records, "commit", slept)
     token = new_token()
+    await commit(Commit(opened.lease, 1, [], b"hot", {}))
     await store.records.takeover(
         "sess_1", token=opened.token, new_digest=digest(token), tenant="anonymous", gateway_id="gw_2", holder_id="h2", after_seq=0
     )
