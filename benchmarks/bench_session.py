@@ -1,7 +1,7 @@
 """What a conversation that survives costs: commit, admission, resume, the gateway's CPU time and memory, each beside a floor or a peer.
 
 `make bench-session`; `--only journal|admission|resume|capacity|memory` (may be given again) measures that part anew and keeps the other
-figures of the last run.
+figures of the last run. `--plot` measures nothing: it draws the figures that lie there, perhaps those of a machine without matplotlib.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import asyncio
 import datetime
 import os
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import msgspec
 
 from benchmarks import report
 from benchmarks.session import admission, capacity, journal, memory, resume
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NAME = "session"
 PARTS: dict[str, ModuleType] = {
@@ -52,10 +51,15 @@ def earlier() -> dict[str, Any]:
 
 def stamp() -> str:
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{when}, load average {os.getloadavg()[0]:.1f} before it"
+    return f"{when}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before it"
 
 
 def plot(raw: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 3.8), width_ratios=(3, 2))
     _latencies(left, raw)
     if "capacity" in raw:
@@ -100,6 +104,7 @@ def _cpu(axis: Axes, raw: dict[str, Any]) -> None:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=PARTS)
+    parser.add_argument("--plot", action="store_true")
     parser.add_argument("--conversations", type=int, default=100, help="of the journal's part")
     parser.add_argument("--capacity", type=int, default=200, help="most conversations of the gateway's part")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement under load")
@@ -108,7 +113,10 @@ async def main() -> None:
     parser.add_argument("--sessions", type=int, default=20, help="of the memory's part")
     parser.add_argument("--memory-seconds", type=float, default=32.0)
     arguments = parser.parse_args()
-    raw = earlier() if arguments.only else {}
+    raw = earlier() if arguments.only or arguments.plot else {}
+    if arguments.plot:
+        plot(raw)
+        return
     for name, measure in measures(arguments).items():
         if not arguments.only or name in arguments.only:
             when = stamp()
@@ -116,7 +124,8 @@ async def main() -> None:
             print(f"## {PARTS[name].TITLE}\n\n{PARTS[name].section(raw[name])}\n", flush=True)
     sections = [(part.TITLE, f"{part.section(raw[name])}\n\n{raw[name]['measured']}.") for name, part in PARTS.items() if name in raw]
     path = report.write(NAME, "A session: what survival costs", sections, raw)
-    plot(raw)
+    if find_spec("matplotlib") is not None:
+        plot(raw)
     print(path)
 
 

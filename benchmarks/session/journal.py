@@ -95,7 +95,7 @@ def section(raw: dict[str, Any]) -> str:
             "",
             f"{raw['conversations']} conversations, {raw['commits_per_s']:.0f} commits and {raw['deltas_per_s']:.0f} deltas a second;",
             f"of the commits {within}. A delta's commit: {size['entry']} bytes of journal, {size['hot']} of hot checkpoint,",
-            f"{size['fields']} of other fields. All listen and none speaks, so that two cores hold them and their stages:",
+            f"{size['fields']} of other fields. All listen and none speaks:",
             f"{raw['delivered'] * 100:.0f} % of the sound came in its time (far from 100: the machine was too busy for any figure here).",
             f"The gateway used {raw['cpu']['gateway']:.2f} CPU-seconds a second, all else on the machine {raw['cpu']['others']:.2f}.",
         ]
