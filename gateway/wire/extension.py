@@ -16,7 +16,7 @@ from .ga_events_out import SessionView, event_id
 from .ga_objects_out import session_object
 from .limits import WireLimits
 from .openai_ga import parse as parse_ga
-from .problems import WireRefusal, from_validation
+from .problems import WireRefusal, from_validation, read_head
 
 _encode = msgspec.json.Encoder().encode
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
@@ -67,8 +67,13 @@ def parse(frame: str | bytes, limits: WireLimits) -> commands.ClientCommand | Ev
     if isinstance(frame, str) and len(frame) < 512 and '"session.event_ack"' in frame:
         try:
             return EventAck(_ack.decode(frame).seq)
-        except msgspec.MsgspecError:
-            pass  # something else that quotes the name: the dialect judges
+        except msgspec.MsgspecError as error:
+            head = read_head(frame)
+            if head.type == AckShape.__struct_config__.tag and isinstance(error, msgspec.ValidationError):
+                refusal = from_validation(error)
+                refusal.client_event_id, refusal.client_seq = head.event_id, head.client_seq
+                raise refusal from error
+            # something else that quotes the name: the dialect judges
     return parse_ga(frame, limits)
 
 

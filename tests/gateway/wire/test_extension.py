@@ -8,6 +8,7 @@ import pytest
 
 from gateway.conversation import events
 from gateway.wire import extension, openai_ga
+from gateway.wire.limits import WireLimits
 from gateway.wire.problems import WireRefusal
 
 DELTA = events.AudioDelta("resp_x_1", "item_a_x_1", 0, b"\x00\x00")
@@ -39,3 +40,11 @@ def test_a_resume_says_how_many_events_came_without_a_number() -> None:
         with pytest.raises(WireRefusal) as refused:
             extension.parse_resume(json.dumps({**claim, "unnumbered": wrong}))
         assert refused.value.param == "unnumbered"
+
+
+@pytest.mark.parametrize("seq", [-1, 2**60, "7", None, 1.5])
+def test_an_acknowledgement_of_no_number_is_refused_by_name(seq: object) -> None:
+    with pytest.raises(WireRefusal) as refused:
+        extension.parse(json.dumps({"type": "session.event_ack", "seq": seq, "event_id": "e1", "client_seq": 4}), WireLimits())
+    assert (refused.value.code, refused.value.param) == ("invalid_field", "seq")
+    assert (refused.value.client_event_id, refused.value.client_seq) == ("e1", 4)
