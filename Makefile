@@ -8,6 +8,8 @@ PORT  ?= 8080
 WAV   ?= parley/assets/synthetic_question.wav
 REPLY ?= reply.wav
 ONCE  ?=
+# processes that run tests: most of them wait for other processes
+JOBS  ?= 2
 
 EMBEDDED := $(VENV)/.installed-embedded
 DEV      := $(VENV)/.installed-dev
@@ -25,7 +27,7 @@ run: $(EMBEDDED) ## start everything, speak a recorded question, serve until Ctr
 	@exec $(BIN)/parley up --port "$(PORT)" --speak "$(WAV)" --reply "$(REPLY)" $(if $(filter-out 0,$(ONCE)),--once)
 
 test: lint types contracts proto-check models ## lint, types, import contracts, generated code, then all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(DEV) ## ruff and buf
 	@$(BIN)/ruff check .
