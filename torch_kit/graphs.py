@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
-    output: Tensor
+    output: Any
 
 
 class Graphs:
@@ -31,23 +34,27 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._captured)
 
-    def __call__(
-        self, key: Hashable, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]
-    ) -> Tensor:
-        """`function(*inputs)`, which is to be the same function of the same shapes for one key; its output is overwritten by the next call.
+    def __call__(self, key: Hashable, function: Callable[..., T], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]) -> T:
+        """`function(*inputs)`, which is to be the same function of the same shapes for one key; the tensors in what it returns are
+        overwritten by the next call with this key.
 
         `blank`: inputs of these shapes with which the function may run any number of times, since nobody reads what it changes then.
         """
-        captured = self._captured.get(key)
-        if captured is None:
-            captured = self._captured[key] = self._capture(function, blank())
+        self.prepare(key, function, blank)
+        captured = self._captured[key]
         for held, given in zip(captured.inputs, inputs, strict=True):
             held.copy_(given)
         captured.graph.replay()
-        return captured.output
+        output: T = captured.output
+        return output
+
+    def prepare(self, key: Hashable, function: Callable[..., object], blank: Callable[[], tuple[Tensor, ...]]) -> None:
+        """Captures what will be called with this key, unless that was done."""
+        if key not in self._captured:
+            self._captured[key] = self._capture(function, blank())
 
     @torch.no_grad()
-    def _capture(self, function: Callable[..., Tensor], blank: tuple[Tensor, ...]) -> _Captured:
+    def _capture(self, function: Callable[..., Any], blank: tuple[Tensor, ...]) -> _Captured:
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         with torch.inference_mode(False):
             held = tuple(each.clone() for each in blank)

@@ -14,7 +14,7 @@ from torch_kit.page_table import Appended
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 """Token counts that a forward is made for."""
-WIDTHS = (8, 16, 32, 48, 64, 96, 128, 160)
+WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 """Page counts that a batch of single tokens is made for."""
 _TOKEN_FIELDS = 6
 _PAGE_FIELDS = 3
@@ -124,6 +124,12 @@ class RaggedBatch:
         size = bucket(len(appended))
         pages = width(max((row.table.page_count for row in appended), default=0))
         return cls.of(appended, [False] * len(appended), tokens=size, rows=size, pages=pages)
+
+    @classmethod
+    def blank(cls, rows: int, pages: int, *, gapped: bool, device: torch.device) -> RaggedBatch:
+        """A batch as `steps` pads it, of nothing but padding: it sees nothing and writes to the sink."""
+        packed = torch.zeros(_TOKEN_FIELDS * rows + _PAGE_FIELDS * rows * pages + rows, dtype=torch.int32, device=device)
+        return _views(packed, rows, rows, pages, (rows, 1, gapped))
 
     def over(self, packed: Tensor) -> RaggedBatch:
         """The batch of these sizes whose numbers lie in `packed`; for one padded by `steps`, `count` is that of all its tokens."""

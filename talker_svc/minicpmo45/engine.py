@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch_kit.draws import session_seed
 from torch_kit.graphs import Graphs
 from torch_kit.page_table import Appended, PageTable
 from torch_kit.pages import PAGE, PagePool, pages_for
-from torch_kit.ragged import RaggedBatch
+from torch_kit.ragged import BUCKETS, WIDTHS, RaggedBatch, bucket, width
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -214,17 +215,22 @@ class MiniCpmTalkerEngine(Engine):
 
     def _go_on(self, jobs: list[Job], placed: list[Appended]) -> list[int]:
         """As `_draw`, where every job feeds one code: the same kernels for all batches of a padded size, replayed from a graph."""
-        batch, spare = RaggedBatch.steps(placed), self._settings.slots
-        rows = self._upload([job.session.row for job in jobs] + [spare] * (batch.size - len(jobs)))
+        batch = RaggedBatch.steps(placed)
+        rows = self._upload([job.session.row for job in jobs] + [self._settings.slots] * (batch.size - len(jobs)))
+        key, run, blank = self._going_on(batch)
+        codes: list[int] = self._graphs(key, run, (batch.packed, rows), blank)[: len(jobs)].tolist()
+        return codes
+
+    def _going_on(self, batch: RaggedBatch) -> tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]:
+        """Key, function and blank inputs of a graph."""
 
         def run(packed: Tensor, rows: Tensor) -> Tensor:
             return self._sampler.sample(rows, self._model.continued(self._sampler.last[rows], batch.over(packed)))
 
-        def blank() -> tuple[Tensor, Tensor]:
-            return torch.zeros_like(batch.packed), torch.full_like(rows, spare)
+        def blank() -> tuple[Tensor, ...]:
+            return torch.zeros_like(batch.packed), self._upload([self._settings.slots] * batch.size)
 
-        codes: list[int] = self._graphs((batch.size, batch.pages.shape[1]), run, (batch.packed, rows), blank)[: len(jobs)].tolist()
-        return codes
+        return (batch.size, batch.pages.shape[1]), run, blank
 
     def _upload(self, rows: list[int]) -> Tensor:
         return torch.tensor(rows, dtype=torch.int64, device=self._device)
@@ -251,7 +257,7 @@ class MiniCpmTalkerEngine(Engine):
         return words(append.payload.thought, self._config, self._settings.thought_tokens)
 
     def _warm_up(self) -> None:
-        """Two steps of one session: a condition and a code."""
+        """Two steps of one session, a condition and a code; then the graphs of all sizes."""
         table = PageTable(self._pool, 1)
         nothing = Words((0,), torch.zeros(1, self._config.llm_dim), turn_end=False)
         row = self._upload([0])
@@ -262,6 +268,11 @@ class MiniCpmTalkerEngine(Engine):
             logits = self._model.logits(embeddings, RaggedBatch.of([table.append(each.count)]))
             self._sampler.sample(row, logits)
         table.release()
+        if self._graphs.on:
+            for size in (size for size in BUCKETS if size <= bucket(self._settings.slots)):
+                for wide in (wide for wide in WIDTHS if wide <= width(self._pages)):
+                    batch = RaggedBatch.blank(size, wide, gapped=False, device=self._device)
+                    self._graphs.prepare(*self._going_on(batch))
 
 
 def _session(slot: Slot) -> Session:

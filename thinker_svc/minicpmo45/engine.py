@@ -202,6 +202,7 @@ class MiniCpmThinkerEngine(Engine):
         self._model.step([Row(0, table.append(AUDIO_ROWS), audio_rows().ids, (silence,), 0, opens=False)])
         self._model.step([Row(0, table.append(1), np.array([tokens.speak], np.int64), unit=0)])
         table.release()
+        self._model.warm_up(self._settings.slots, session_pages(min(self._settings.warm_tokens, self._settings.window_tokens)))
 
     def _tune(self, slot: Slot, config: SessionConfig) -> None:
         seed = session_seed(slot.session_id) if config.seed is None else config.seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +22,11 @@ from torch_kit.decoder import Decoder, DecoderConfig, WeightError
 from torch_kit.graphs import Graphs
 from torch_kit.page_table import Appended
 from torch_kit.pages import PagePool
-from torch_kit.ragged import RaggedBatch
+from torch_kit.ragged import BUCKETS, WIDTHS, RaggedBatch, bucket, width
 
 PREFIX = "llm.model."
+_Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
+"""Key, function and blank inputs of a graph."""
 
 
 class Row(NamedTuple):
@@ -121,27 +123,61 @@ class ThinkerModel:
         hidden = self._decoder.forward(self._embed(rows), batch)
         if not deciding:
             return [None] * len(rows)
-        packed = iter(self._decide(numbers, hidden[batch.sampled], self._manner(deciding)).tolist())
+        packed = iter(self._decided(numbers, hidden[batch.sampled], self._manner(deciding)).tolist())
         return [_decision(next(packed)) if row.unit >= 0 else None for row in rows]
+
+    def _decided(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
+        """`_decide`, padded to a few sizes and replayed from a graph."""
+        rows = len(hidden)
+        if not self.graphs.on:
+            return self._decide(numbers, hidden, manner)
+        key, run, blank = self._deciding(bucket(rows), manner)
+        spare, states = blank()
+        states[:rows] = hidden
+        return self.graphs(key, run, (torch.cat((numbers, spare[rows:])), states), blank)[:rows]
 
     def _go_on(self, rows: Sequence[Row]) -> list[Decision | None]:
         """The step of rows that all feed one decided token: the same kernels for all batches of a padded size, replayed from a graph."""
         batch = RaggedBatch.steps([row.appended for row in rows])
-        spare = (self.vocabulary.tokens.unit, self._spare, 0, False, False)
         given = [(int(row.ids[0]), row.slot, row.unit, True, False) for row in rows]
-        numbers = self._upload(given + [spare] * (batch.size - len(rows)))
-        manner = self._manner(rows)
+        numbers = self._upload(given + [(0, *self._padding)] * (batch.size - len(rows)))
+        key, run, blank = self._going_on(batch, self._manner(rows))
+        return [_decision(each) for each in self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)].tolist()]
 
+    def warm_up(self, rows: int, pages: int) -> None:
+        """Captures the steps of up to `rows` sessions that hold up to `pages` pages, drawn as by default; others are when first met."""
+        if not self.graphs.on:
+            return
+        for size in (size for size in BUCKETS if size <= bucket(rows)):
+            self.graphs.prepare(*self._deciding(size, Manner.NARROW))
+            for wide in (wide for wide in WIDTHS if wide <= width(pages)):
+                batch = RaggedBatch.blank(size, wide, gapped=False, device=self.pool.device)
+                self.graphs.prepare(*self._going_on(batch, Manner.NARROW))
+
+    @property
+    def _padding(self) -> tuple[int, ...]:
+        """What `_decide` needs to know of a row that nobody reads."""
+        return self._spare, 0, 0, 0
+
+    def _deciding(self, size: int, manner: Manner) -> _Graph:
+        def run(numbers: Tensor, hidden: Tensor) -> Tensor:
+            return self._decide(numbers, hidden, manner)
+
+        def blank() -> tuple[Tensor, ...]:
+            states = torch.zeros(size, self._embedding.shape[1], dtype=self.dtype, device=self.pool.device)
+            return self._upload([self._padding] * size), states
+
+        return ("decide", size, manner), run, blank
+
+    def _going_on(self, batch: RaggedBatch, manner: Manner) -> _Graph:
         def run(packed: Tensor, numbers: Tensor) -> Tensor:
             hidden = self._decoder.forward(self._embedding[numbers[:, 0]], batch.over(packed))
             return self._decide(numbers[:, 1:], hidden, manner)
 
-        def blank() -> tuple[Tensor, Tensor]:
-            return torch.zeros_like(batch.packed), self._upload([spare] * batch.size)
+        def blank() -> tuple[Tensor, ...]:
+            return torch.zeros_like(batch.packed), self._upload([(0, *self._padding)] * batch.size)
 
-        key = (batch.size, batch.pages.shape[1], batch.gapped, manner)
-        decided = self.graphs(key, run, (batch.packed, numbers), blank)
-        return [_decision(each) for each in decided[: len(rows)].tolist()]
+        return ("step", batch.size, batch.pages.shape[1], batch.gapped, manner), run, blank
 
     @torch.no_grad()
     def said(self, slots: Sequence[int], count: int) -> Tensor:

@@ -22,6 +22,8 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Of weights, keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
+    warm_tokens: int = Field(2560, ge=0)
+    """Contexts up to which graphs are captured at start; what is longer is when it is first met, which takes a fraction of a second."""
 
     slots: int = Field(16, ge=1, le=1024)
     """Most sessions at once; all of them may be in one step."""

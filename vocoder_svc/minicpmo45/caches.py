@@ -11,7 +11,7 @@ from torch import Tensor
 from vocoder_svc.minicpmo45.arena import SCRATCH, Arena
 from vocoder_svc.minicpmo45.conformer import ConformerContext
 from vocoder_svc.minicpmo45.flow import Flow, FlowBatch, FlowContext
-from vocoder_svc.minicpmo45.retention import Retention, Span, whole
+from vocoder_svc.minicpmo45.retention import Attention, Retention, Span, whole
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -41,11 +41,13 @@ class FlowCaches:
         self._retention = retention
         self._rings = [Span(SCRATCH + slot * retention.ring_frames, retention.ring_frames) for slot in range(slots)]
         self._context = flow.start(slots)
-        self._prompts: list[Prompt | None] = [None] * slots
+        self._begun = [False] * slots
+        self._speakers = torch.zeros(slots, flow.config.mels, dtype=self._context.dit.dtype, device=self._context.dit.device)
 
     def begin(self, slot: int, prompt: Prompt) -> None:
         """A turn begins with the voice's own caches."""
-        self._prompts[slot] = prompt
+        self._begun[slot] = True
+        self._speakers[slot] = prompt.speaker
         self._retention.begin(slot, prompt.span, self._rings[slot])
         self._context.conformer.lookahead[slot] = prompt.context.conformer.lookahead[0]
         self._context.conformer.upsample[slot] = prompt.context.conformer.upsample[0]
@@ -53,17 +55,27 @@ class FlowCaches:
 
     def run(self, slots: Sequence[int], pieces: Sequence[Piece], chunk: int) -> tuple[Tensor, FlowContext]:
         """The next piece of each slot: (mel fp32 [B, 2 * chunk, mels], the contexts to commit). Slots are distinct and have begun."""
-        context, device = self._context, self._context.dit.device
-        where = torch.tensor(list(slots), device=device)
-        fresh = [piece.fresh for piece in pieces]
-        attention = self._retention.plan(slots, fresh, chunk)
-        ahead = self._flow.config.lookahead
-        codes = [list(piece.codes) + [0] * (chunk + ahead - len(piece.codes)) for piece in pieces]
+        attention = self._retention.plan(slots, [piece.fresh for piece in pieces], chunk)
+        return self.forward(torch.tensor(self.rows(slots, pieces, chunk)).to(self._context.dit.device), attention)
+
+    def rows(self, slots: Sequence[int], pieces: Sequence[Piece], chunk: int) -> list[list[int]]:
+        """What `forward` needs to know of each slot: itself, its fresh codes, whether they are the last, all codes with padding."""
+        if not all(self._begun[slot] for slot in slots):
+            raise RuntimeError("the slot has no turn")
+        size = chunk + self._flow.config.lookahead
+        return [
+            [slot, piece.fresh, piece.final, *piece.codes, *[0] * (size - len(piece.codes))]
+            for slot, piece in zip(slots, pieces, strict=True)
+        ]
+
+    def forward(self, rows: Tensor, attention: Attention) -> tuple[Tensor, FlowContext]:
+        """See `run`; `rows` int64 [B, 3 + chunk + lookahead]."""
+        context, where = self._context, rows[:, 0]
         batch = FlowBatch(
-            codes=torch.tensor(codes, device=device),
-            fresh=torch.tensor(fresh, device=device),
-            final=torch.tensor([piece.final for piece in pieces], device=device),
-            speaker=torch.stack([_begun(self._prompts[slot]).speaker for slot in slots]),
+            codes=rows[:, 3:],
+            fresh=rows[:, 1],
+            final=rows[:, 2] > 0,
+            speaker=self._speakers[where],
             offset=attention.offset,
             token=attention.token,
             mel=attention.mel,
@@ -109,9 +121,3 @@ class FlowCaches:
 
 class NotFinite(ArithmeticError):
     """NaN or infinity came out of the network; the message names what is lost."""
-
-
-def _begun(prompt: Prompt | None) -> Prompt:
-    if prompt is None:
-        raise RuntimeError("the slot has no turn")
-    return prompt

@@ -106,11 +106,20 @@ class Continuation:
 
         Row b's sound is samples [first * hop, last * hop) of its row.
         """
-        hop, held = self._hift.hop, self._context
-        where = torch.tensor(list(slots), device=mel.device)
+        return self.forward(torch.tensor(self.rows(slots, cuts)).to(mel.device), mel)
+
+    def rows(self, slots: Sequence[int], cuts: Sequence[Cut]) -> list[tuple[int, ...]]:
+        """What `forward` needs to know of each slot: itself, where it stands, what comes in and goes out."""
         places = [self._places[slot] for slot in slots]
-        rows = [(p.begin, p.mel, p.source, c.total, c.sourced, c.decoded, c.drop) for p, c in zip(places, cuts, strict=True)]
-        begin, kept, old, total, sourced, decoded, drop = torch.tensor(rows, device=mel.device).unbind(1)
+        return [
+            (slot, place.begin, place.mel, place.source, cut.total, cut.sourced, cut.decoded, cut.drop)
+            for slot, place, cut in zip(slots, places, cuts, strict=True)
+        ]
+
+    def forward(self, rows: Tensor, mel: Tensor) -> tuple[Tensor, SoundContext]:
+        """See `run`; `rows` int64 [B, 8]."""
+        hop, held = self._hift.hop, self._context
+        where, begin, kept, old, total, sourced, decoded, drop = rows.unbind(1)
         width = self.kept + mel.shape[1]
         window = _joined(held.mel[where], mel.transpose(1, 2), kept)
         f0 = self._hift.pitch(window, total)

@@ -187,6 +187,8 @@ class MiniCpmVocoderEngine(Engine):
         self._vocoder.begin(0, voice.prompt)
         for piece in turn.pieces:
             self._vocoder.step([0], [piece])
+        named = (each for each in self._named.values() if isinstance(each, Recording))
+        self._vocoder.warm_up(self._settings.batch, [2 * int(each.seconds * CODE_RATE) for each in named])
 
     def _job(self, slot: Slot) -> Job | None:
         """The slot's row of this step; None where none of the networks is needed."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from minicpmo45.config import CODE_RATE, FlowConfig, HiftConfig
+from torch_kit.graphs import Graphs
+from torch_kit.ragged import BUCKETS, bucket
 from vocoder_svc.minicpmo45.arena import SCRATCH, Arena, frame_bytes
 from vocoder_svc.minicpmo45.caches import FlowCaches, Piece, Prompt
-from vocoder_svc.minicpmo45.continuation import Continuation
-from vocoder_svc.minicpmo45.flow import NOISE_FRAMES, Flow, context_bytes, noise
+from vocoder_svc.minicpmo45.continuation import Continuation, Cut, SoundContext
+from vocoder_svc.minicpmo45.flow import NOISE_FRAMES, Flow, FlowContext, context_bytes, noise
 from vocoder_svc.minicpmo45.hift import Hift
 from vocoder_svc.minicpmo45.layers import Weights, within
 from vocoder_svc.minicpmo45.retention import RING_FRAMES, Newest, Reference, Retention, Span
@@ -22,7 +25,15 @@ from vocoder_svc.minicpmo45.source import noise_table
 from vocoder_svc.minicpmo45.stream import CHUNK
 from vocoder_svc.minicpmo45.voice import SILENCE_CODE, Ear, Heard, Recording
 
+WIDTH_STEP = 100
+"""Prompts count as long as the next multiple of so many frames, so that few graphs are needed."""
+KEPT_FIELDS, SOUND_FIELDS = 5, 8
+"""Of `Newest.rows` and `Continuation.rows`."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+_Made = tuple[Tensor, Tensor, FlowContext, SoundContext]
+"""Samples, which rows are finite, and the contexts to commit."""
 
 
 class Sound(msgspec.Struct, frozen=True):
@@ -50,10 +61,13 @@ class Vocoder:
         voices = max(2, settings.voices_bytes // cached_frame_bytes(settings, flow_config))
         self.arena = Arena(flow_config, settings.flow_steps, rings + voices, cache_dtype(settings), device)
         self.voice_room = Span(SCRATCH + rings, voices)
-        self._caches = FlowCaches(self._flow, self.arena, retention, settings.slots)
+        self._graphs = Graphs(device, plain=settings.plain or not isinstance(retention, Newest))
+        self._retention = retention
+        # behind the sessions one row for padding, which nobody reads
+        self._caches = FlowCaches(self._flow, self.arena, retention, settings.slots + 1)
         generator = Hift({name: tensor.to(device, torch.float32) for name, tensor in hift.items()}, hift_config)
         self._hop = generator.hop
-        self._sound = Continuation(generator, noise_table(hift_config, settings.seed).to(device), settings.slots)
+        self._sound = Continuation(generator, noise_table(hift_config, settings.seed).to(device), settings.slots + 1)
 
     def hear(self, voice: Recording) -> Heard:
         """Raises BadVoice."""
@@ -80,12 +94,14 @@ class Vocoder:
 
     def step(self, slots: Sequence[int], pieces: Sequence[Piece]) -> list[Sound]:
         """The next piece of each slot (distinct, begun). What it raises has changed nothing."""
-        mel, flow_after = self._caches.run(slots, pieces, CHUNK)
         cuts = [self._sound.cut(slot, 2 * piece.fresh, piece.final) for slot, piece in zip(slots, pieces, strict=True)]
-        samples, sound_after = self._sound.run(slots, cuts, mel)
-        counted = within(torch.tensor([2 * piece.fresh for piece in pieces], device=mel.device), mel.shape[1])
-        fine = torch.isfinite(samples).all(1) & torch.isfinite(mel.masked_fill(~counted[:, :, None], 0.0)).all(2).all(1)
-        rows = [row for row, ok in enumerate(fine.tolist()) if ok]
+        if self._graphs.on:
+            samples, fine, flow_after, sound_after = self._replayed(slots, pieces, cuts)
+        else:
+            mel, flow_after = self._caches.run(slots, pieces, CHUNK)
+            samples, sound_after = self._sound.run(slots, cuts, mel)
+            fine = _finite(samples, mel, torch.tensor([2 * piece.fresh for piece in pieces], device=mel.device))
+        rows = [row for row, ok in enumerate(fine.tolist()[: len(slots)]) if ok]
         if rows:
             kept = [slots[row] for row in rows]
             self._caches.commit(kept, [pieces[row] for row in rows], rows, flow_after)
@@ -95,6 +111,53 @@ class Vocoder:
         return [
             Sound(heard[row, cut.first * self._hop : cut.last * self._hop].copy() if row in good else None) for row, cut in enumerate(cuts)
         ]
+
+    def _replayed(self, slots: Sequence[int], pieces: Sequence[Piece], cuts: Sequence[Cut]) -> _Made:
+        """Of a batch padded to a few sizes; both networks replayed from one graph."""
+        retention = self._retention
+        assert isinstance(retention, Newest)
+        kept, flow = retention.rows(slots, [piece.fresh for piece in pieces]), self._caches.rows(slots, pieces, CHUNK)
+        given = [[*each, *where, *part] for each, where, part in zip(kept, flow, self._sound.rows(slots, cuts), strict=True)]
+        rows = torch.tensor(given + [self._padding] * (bucket(len(given)) - len(given))).to(self._device)
+        key, run, blank = self._replaying(len(rows), _padded(max(row[1] for row in kept)))
+        return self._graphs(key, run, (rows,), blank)
+
+    def warm_up(self, batch: int, prompts: Iterable[int]) -> None:
+        """Captures the steps of up to `batch` sessions with prompts of so many frames; others are when first met."""
+        if self._graphs.on:
+            for longest in sorted({_padded(frames) for frames in prompts}):
+                for size in (size for size in BUCKETS if size <= bucket(batch)):
+                    self._graphs.prepare(*self._replaying(size, longest))
+
+    @property
+    def _padding(self) -> list[int]:
+        """A row that nobody reads: no frames but one of sound, for an index must point at something."""
+        spare, codes = self._settings.slots, CHUNK + self._flow.config.lookahead
+        return [*[0] * KEPT_FIELDS, spare, *[0] * (2 + codes), spare, 0, 0, 0, 1, 1, 1, 0]
+
+    def _replaying(self, size: int, longest: int) -> tuple[Hashable, Callable[[Tensor], _Made], Callable[[], tuple[Tensor]]]:
+        """Key, function and blank inputs of a graph."""
+
+        def run(rows: Tensor) -> _Made:
+            kept, flow, sound = rows.split_with_sizes([KEPT_FIELDS, rows.shape[1] - KEPT_FIELDS - SOUND_FIELDS, SOUND_FIELDS], 1)
+            mel, flow_after = self._caches.forward(flow, Newest.attention(kept, longest, CHUNK))
+            samples, sound_after = self._sound.forward(sound, mel)
+            return samples, _finite(samples, mel, kept[:, -1]), flow_after, sound_after
+
+        def blank() -> tuple[Tensor]:
+            return (torch.tensor([self._padding] * size).to(self._device),)
+
+        return (size, longest), run, blank
+
+
+def _finite(samples: Tensor, mel: Tensor, frames: Tensor) -> Tensor:
+    """bool [B]: all samples, and of the mels each row's `frames`, int64 [B]."""
+    counted = within(frames, mel.shape[1])
+    return torch.isfinite(samples).all(1) & torch.isfinite(mel.masked_fill(~counted[:, :, None], 0.0)).all(2).all(1)
+
+
+def _padded(frames: int) -> int:
+    return -(-frames // WIDTH_STEP) * WIDTH_STEP
 
 
 def longest_prompt(settings: MiniCpmVocoderSettings) -> int:

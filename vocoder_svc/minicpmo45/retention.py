@@ -66,11 +66,20 @@ class Newest:
         self._prompt[slot], self._ring[slot], self._made[slot] = prompt, ring.start, 0
 
     def plan(self, slots: Sequence[int], codes: Sequence[int], chunk: int) -> Attention:
-        rows = [
+        rows = self.rows(slots, codes)
+        return self.attention(torch.tensor(rows, dtype=torch.int64).to(self._device), max(row[1] for row in rows), chunk)
+
+    def rows(self, slots: Sequence[int], codes: Sequence[int]) -> list[tuple[int, ...]]:
+        """What `attention` needs to know of each slot: where its prompt begins, frames of it, where its ring begins, frames made, new
+        ones."""
+        return [
             (self._prompt[s].start, self._prompt[s].frames, self._ring[s], self._made[s], 2 * n) for s, n in zip(slots, codes, strict=True)
         ]
-        start, prompt, ring, made, fresh = torch.tensor(rows, dtype=torch.int64).to(self._device).unbind(1)
-        longest = max(row[1] for row in rows)
+
+    @staticmethod
+    def attention(rows: Tensor, longest: int, chunk: int) -> Attention:
+        """The keys of `rows`, int64 [B, 5]; `longest`: at least the frames of every prompt."""
+        start, prompt, ring, made, fresh = rows.unbind(1)
         offset = prompt + made.clamp(max=KEPT_FRAMES)
         mel = _two_segments(start, prompt, ring, made, fresh, longest, 2 * chunk, KEPT_FRAMES, RING_FRAMES)
         start, ring, made, fresh = start // 2, ring // 2, made // 2, fresh // 2

@@ -22,6 +22,8 @@ class MiniCpmVocoderSettings(BaseSettings):
     device: str = Field("cpu", validation_alias="PARLEY_DEVICE", pattern=r"^(cpu|cuda(:\d+)?)$")
     flow_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the flow's weights and sums; HiFT is fp32 always."""
+    plain: bool = False
+    """No CUDA graphs: the oracle of what is faster. The trims of the references have none anyway."""
     cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
 

@@ -34,4 +34,13 @@ def test_codes_from_graphs_are_plain_codes(tiny_checkpoint: Path) -> None:
     graphs = RehearsedGraphs()
     talker._graphs = graphs
     assert _codes(talker) == plain
-    assert {key[0] for key in graphs.keys} == {1, 2, 4}  # type: ignore[index]
+    assert {key[0] for key in graphs.keys} == {1, 2, 4}
+
+
+def test_what_is_captured_at_start_is_what_is_met(tiny_checkpoint: Path) -> None:
+    talker = engine(tiny_checkpoint, slots=3, tail_codes=30)
+    graphs = talker._graphs = RehearsedGraphs()
+    talker._warm_up()
+    before = set(graphs.prepared)
+    _codes(talker)
+    assert graphs.keys and set(graphs.keys) <= before

@@ -40,4 +40,19 @@ def test_steps_from_graphs_are_plain_steps(tiny_checkpoint: Path) -> None:
         assert plain.kinds() == fast.kinds() and plain.text() == fast.text()
         for ours, theirs in zip(fast.thoughts(), plain.thoughts(), strict=True):
             assert ours.token_ids == theirs.token_ids and (states(ours) - states(theirs)).abs().max() < 1e-5
-    assert {key[0] for key in graphs.keys} == {1, 2, 4} and {key[2] for key in graphs.keys} == {False, True}  # type: ignore[index]
+    steps = [key for key in graphs.keys if key[0] == "step"]
+    assert {key[1] for key in steps} == {1, 2, 4} and {key[3] for key in steps} == {False, True}
+    assert {key[1] for key in graphs.keys if key[0] == "decide"} <= {1, 2, 4}
+
+
+def test_what_is_captured_at_start_is_what_is_met(tiny_checkpoint: Path) -> None:
+    house = House(vocabulary_of(tiny_checkpoint), script=SCRIPT, repeat=True, slots=3)
+    graphs = house.model.graphs = RehearsedGraphs()
+    house.model.warm_up(3, 8)
+    before = set(graphs.prepared)
+    talks = [house.open(SessionConfig(force_listen_count=0), seed=row, row=row) for row in range(3)]
+    for _ in range(3):
+        for talk in talks:
+            talk.hear()
+        house.run(talks)
+    assert len({key[0] for key in graphs.keys}) == 2 and set(graphs.keys) <= before
