@@ -170,14 +170,19 @@ class Opener:
 
     async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None = None) -> StageLink:
         """Another replica for a stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
-        avoid = [opened.placements[effect.stage].replica_id]
+        avoid, refused = [opened.placements[effect.stage].replica_id], None
         while True:
             try:
                 return await self._place(opened, effect, config, base, recap, avoid)
-            except StageRefused as refused:
-                if not refused.elsewhere or len(avoid) >= PLACES_TRIED:
+            except StageRefused as failure:
+                if not failure.elsewhere or len(avoid) >= PLACES_TRIED:
                     raise
                 avoid.append(opened.placements[effect.stage].replica_id)
+                refused = failure
+            except StoreError as nowhere:
+                if refused is None:
+                    raise
+                raise refused from nowhere
 
     async def _place(
         self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None, avoid: Collection[str]
