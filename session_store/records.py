@@ -18,6 +18,9 @@ from session_store.settings import StoreSettings
 from session_store.takeover import Reaped, TakenOver, decode_takeover
 from session_store.tokens import check_digest, digest
 
+RENEWED_AT_ONCE = 16
+"""Leases in one round trip: commits of the same process pass between two."""
+
 
 class Records:
     """The sessions of the deployment. Every call raises StoreUnavailable when Redis does not answer in time."""
@@ -97,7 +100,10 @@ class Records:
         renewed = Renewed({}, set(), set())
         ours: list[str | bytes] = []
         failure = None
-        for lease, outcome in zip(leases, await self._connection.run_many(calls) if calls else [], strict=True):
+        outcomes: list[Any] = []
+        for begin in range(0, len(calls), RENEWED_AT_ONCE):
+            outcomes += await self._connection.run_many(calls[begin : begin + RENEWED_AT_ONCE])
+        for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, StoreError):
                 failure = outcome
             elif outcome[0] == b"stale":
