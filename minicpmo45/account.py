@@ -93,7 +93,10 @@ def _part(name: str, places: dict[str, Place], expected: Layout) -> Part:
 
 def _check_total(path: Path, found: int) -> None:
     if (path / INDEX_FILE).is_file():
-        stated = read_json(path / INDEX_FILE).get("metadata", {}).get("total_size", found)
+        metadata = read_json(path / INDEX_FILE).get("metadata", {})
+        if not isinstance(metadata, dict):
+            raise CheckpointError(INDEX_FILE, "its metadata is no JSON object")
+        stated = metadata.get("total_size", found)
         if stated != found:
             raise CheckpointError(INDEX_FILE, f"total_size says {stated} bytes, the shards hold {found}")
 

@@ -99,6 +99,9 @@ RELEASED: dict[str, dict[str, Any]] = {
 }
 """Fields that say which maths the model does. This code does no other: a file that says otherwise is refused."""
 
+MOST_LAYERS = 1024
+"""More is a slip of the pen, and would be minutes of names that no file holds."""
+
 BINDING = {
     "": ("model_type", "hidden_act", "tie_word_embeddings", "attention_bias", "use_sliding_window", "audio_chunk_length"),
     "vision_config": ("hidden_act",),
@@ -186,6 +189,14 @@ def _refuse_other_models(content: dict[str, Any]) -> None:
 def _check_shapes(config: Config) -> None:
     """What must divide, divides."""
     llm, vision, audio, talker = config.llm, config.vision, config.audio, config.talker
+    for field, layers in (
+        ("num_hidden_layers", llm.layers),
+        ("vision_config.num_hidden_layers", vision.layers),
+        ("audio_config.encoder_layers", audio.layers),
+        ("tts_config.num_hidden_layers", talker.layers),
+    ):
+        if layers > MOST_LAYERS:
+            raise CheckpointError(field, f"{layers} in config.json, at most {MOST_LAYERS} are taken")
     for field, whole, part in (
         ("num_key_value_heads", llm.heads, llm.kv_heads),
         ("resampler_heads", llm.hidden_size, vision.resampler_heads),

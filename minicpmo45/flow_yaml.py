@@ -120,7 +120,9 @@ def _load(file: Path) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise CheckpointError(file.name, "missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise CheckpointError(file.name, "nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise CheckpointError(file.name, " ".join(str(error).split())) from None
 
 

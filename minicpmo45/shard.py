@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,20 +38,29 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             header = json.loads(file.read(length))
     except OSError as error:
         raise CheckpointError(path.name, error.strerror or str(error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(path.name, "its safetensors header is no JSON") from None
     if not isinstance(header, dict):
         raise CheckpointError(path.name, "its safetensors header is no JSON object")
     start = LENGTH_BYTES + length
-    return {name: _entry(name, fields, start, size, path.name) for name, fields in header.items() if name != "__metadata__"}
+    found = {name: _entry(name, fields, start, size, path.name) for name, fields in header.items() if name != "__metadata__"}
+    _check_apart(found.values(), path.name)
+    return found
+
+
+def _check_apart(tensors: Iterable[StoredTensor], file: str) -> None:
+    """Raises CheckpointError for a tensor that begins within another."""
+    for before, tensor in pairwise(sorted((each for each in tensors if each.end > each.begin), key=lambda each: each.begin)):
+        if tensor.begin < before.end:
+            raise CheckpointError(tensor.name, f"its bytes in {file} are those of {before.name}, too")
 
 
 def _entry(name: str, fields: Any, start: int, size: int, file: str) -> StoredTensor:
     try:
-        dtype, shape = str(fields["dtype"]), tuple(int(n) for n in fields["shape"])
-        begin, end = (start + int(offset) for offset in fields["data_offsets"])
+        dtype, shape = str(fields["dtype"]), tuple(index(n) for n in fields["shape"])
+        begin, end = (start + index(offset) for offset in fields["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(name, f"its entry in {file} is malformed") from None
     if dtype not in BYTES_PER_ELEMENT:

@@ -136,6 +136,11 @@ def _read(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(file.name, f"no plain tensor file: {why}") from None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise CheckpointError(file.name, "holds something other than named tensors")
+    for name, tensor in found.items():
+        if not isinstance(name, str):
+            raise CheckpointError(file.name, "holds something other than named tensors")
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(name, f"in {file.name}, but no dense tensor of floating point numbers")
     return found
 
 

@@ -96,18 +96,21 @@ NAMES: dict[str, str] = {
 def resolve(path: Path, vocab_size: int) -> Tokens:
     """Looks every field of `Tokens` up in `tokenizer.json` of the folder `path`.
 
-    Raises CheckpointError that names a token which is missing, or whose id has no row in the embedding of `vocab_size` rows.
+    Raises CheckpointError that names a token which is missing, shares its id, or whose id has no row in the embedding of `vocab_size` rows.
     """
     content = read_json(path / "tokenizer.json")
     try:
         ids = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise CheckpointError("tokenizer.json", "its added_tokens are malformed") from None
+    owners: dict[int, str] = {}
     for text in NAMES.values():
         if text not in ids:
             raise CheckpointError(text, "no such token in tokenizer.json")
         if not 0 <= ids[text] < vocab_size:
             raise CheckpointError(text, f"its id {ids[text]} is not below the vocabulary's size {vocab_size}")
+        if owners.setdefault(ids[text], text) != text:
+            raise CheckpointError(text, f"its id {ids[text]} is that of {owners[ids[text]]}, too")
     return Tokens(**{field: ids[text] for field, text in NAMES.items()})
 
 
@@ -131,7 +134,7 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_bytes())
     except OSError as error:
         raise CheckpointError(file.name, "missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CheckpointError(file.name, "no JSON") from None
     if not isinstance(content, dict):
         raise CheckpointError(file.name, "no JSON object")

@@ -136,7 +136,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(INDEX_FILE, "holds no weight_map")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or not file.isprintable() or Path(file).name != file or file in ("", ".."):
             raise CheckpointError(name, f"{INDEX_FILE} places it in {file!r}, which is no file of this folder")
     return weight_map
 

@@ -22,9 +22,10 @@ def judged(c: Conversation, frames: tuple[Frame, ...], t_ms: int | None, param: 
         return []
     if not c.graph.readers(SOURCE, "image"):
         raise Refusal("unsupported_value", param, why="no model here reads images")
-    end_ms, unit_ms = c.native.boundary_ms or c.graph.native.first_ms, c.graph.native.unit_ms
+    first_ms = c.graph.native.first_ms
+    end_ms = c.native.boundary_ms or first_ms
     at = c.input.end_ms(c.config.input_format) if t_ms is None else t_ms
-    start_ms = end_ms - (unit_ms if c.native.boundary_ms else end_ms)
+    start_ms = end_ms - c.graph.native.unit_ms if end_ms > first_ms else 0
     if t_ms is not None and not start_ms <= t_ms < end_ms:
         raise Refusal("frame_out_of_time", "video_frames_t_ms", start_ms=max(0, start_ms), end_ms=end_ms)
     if c.native.frames + len(frames) > c.limits.max_unit_frames:

@@ -192,8 +192,9 @@ class MiniCpmTalkerEngine(Engine):
             for job, appended in zip(jobs, placed, strict=False):
                 job.session.table.rewind(appended.count)
             raise
-        for job, code in zip(jobs, codes, strict=True):
+        for job, appended, code in zip(jobs, placed, codes, strict=True):
             if code == NOT_FINITE:
+                job.session.table.rewind(appended.count)  # a turn without a unit clears nothing
                 job.slot.fail(job.turn.label, "the talker's logits are not finite")
                 self.failed(job.slot, job.turn.label)
                 continue

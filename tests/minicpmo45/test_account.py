@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from minicpmo45.account import SAFETENSORS, check
 from minicpmo45.config import Config, tiny
 from minicpmo45.errors import CheckpointError
 from minicpmo45.layout import PREFIXES, flow_layout, hift_layout, prefix_of, safetensors_layout
+from minicpmo45.shard import read_header
 from minicpmo45.weights import INDEX_FILE, read_weight_map
 from tests.support.checkpoint import copy_checkpoint
 from thinker_svc.minicpmo45.__main__ import main
@@ -134,3 +136,93 @@ def test_the_command_prints_the_table(tiny_checkpoint: Path, capsys: pytest.Capt
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "thinker_svc.minicpmo45", "check", tmp_path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "check: config.json: missing\n")
+
+
+NESTED = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        (INDEX_FILE, NESTED, INDEX_FILE),
+        ("config.json", NESTED, "config.json"),
+        ("assets/token2wav/flow.yaml", NESTED[:5000], "flow.yaml"),
+        (
+            "model-00003-of-00004.safetensors",
+            len(NESTED).to_bytes(8, "little").decode("latin-1") + NESTED,
+            "model-00003-of-00004.safetensors",
+        ),
+    ],
+)
+def test_what_is_nested_too_deeply_is_named(file: str, text: str, named: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = copy_checkpoint(tiny_checkpoint, tmp_path)
+    (folder / file).unlink()
+    (folder / file).write_bytes(text.encode("latin-1"))
+    with pytest.raises(CheckpointError) as error:
+        check(folder)
+    assert error.value.item == named
+
+
+def _index(change: Callable[[dict[str, Any]], object], source: Path, target: Path) -> Path:
+    folder = copy_checkpoint(source, target)
+    content = json.loads((folder / INDEX_FILE).read_text())
+    change(content)
+    (folder / INDEX_FILE).unlink()
+    (folder / INDEX_FILE).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("metadata", [None, [1], "x"])
+def test_metadata_of_another_kind_is_said(metadata: object, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = _index(lambda content: content.update(metadata=metadata), tiny_checkpoint, tmp_path)
+    with pytest.raises(CheckpointError, match="metadata is no JSON object"):
+        check(folder)
+
+
+@pytest.mark.parametrize("place", ["", "..", "a\0b", "a\ud800b"])
+def test_a_place_that_is_no_file_is_told_with_the_tensor(
+    place: str, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(iter(read_weight_map(tiny_checkpoint)))
+    folder = _index(lambda content: content["weight_map"].update({name: place}), tiny_checkpoint, tmp_path)
+    assert main(["check", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"check: {name}: ") and said.count("\n") == 1
+
+
+def test_a_name_that_no_terminal_can_show_is_escaped(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _index(lambda content: content["weight_map"].update({"a\ud800": ".."}), tiny_checkpoint, tmp_path)
+    assert main(["check", str(folder)]) == 1
+    assert "\\ud800" in capsys.readouterr().err
+
+
+def test_the_command_reads_the_vocabulary(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copy_checkpoint(tiny_checkpoint, tmp_path)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    del content["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert main(["check", str(folder)]) == 1
+    assert capsys.readouterr().err.startswith("check: tokenizer.json: ")
+
+
+def test_a_slip_of_the_pen_in_the_layers_is_named_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = copy_checkpoint(tiny_checkpoint, tmp_path)
+    content = json.loads((folder / "config.json").read_text())
+    content["tts_config"]["num_hidden_layers"] = 10**7
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError) as error:
+        check(folder)
+    assert error.value.item == "tts_config.num_hidden_layers"
+
+
+@pytest.mark.parametrize("change", ["shared", "broken"])
+def test_bytes_of_two_tensors_and_half_a_row_are_refused(change: str, tmp_path: Path) -> None:
+    file = tmp_path / "some.safetensors"
+    second = {"dtype": "F32", "shape": [2] if change == "shared" else [2.5], "data_offsets": [4, 12]}
+    header = json.dumps({"first": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "second": second}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    with pytest.raises(CheckpointError) as error:
+        read_header(file)
+    assert error.value.item == "second"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
+from minicpmo45.account import check
 from minicpmo45.config import tiny
 from minicpmo45.errors import CheckpointError
 from minicpmo45.layout import flow_layout, hift_layout
@@ -21,7 +24,7 @@ from tests.support.checkpoint import copy_checkpoint
 ASSETS = Path("assets/token2wav")
 
 
-def rewritten(source: Path, target: Path, file: str, tensors: dict[str, object]) -> Path:
+def rewritten(source: Path, target: Path, file: str, tensors: dict[Any, Any]) -> Path:
     folder = copy_checkpoint(source, target)
     (folder / ASSETS / file).unlink()
     torch.save(tensors, folder / ASSETS / file)
@@ -189,3 +192,29 @@ def test_the_files_beside_the_tensors(tiny_checkpoint: Path, tmp_path: Path) -> 
 def test_the_layout_names_what_the_file_holds(tiny_checkpoint: Path) -> None:
     assert all(name.startswith("generator.") for name in stored(tiny_checkpoint, "hift.pt"))
     assert set(read_hift(tiny_checkpoint, tiny().hift)) == set(hift_layout(tiny().hift))
+
+
+@pytest.mark.parametrize("file", ["flow.pt", "hift.pt"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda shape: torch.zeros(shape, dtype=torch.int64),
+        lambda shape: torch.zeros(shape, dtype=torch.complex64),
+        lambda shape: torch.zeros(shape).to_sparse(),
+        lambda shape: torch.zeros(shape, device="meta"),
+    ],
+    ids=["whole", "complex", "sparse", "meta"],
+)
+def test_a_tensor_of_another_kind_is_named(file: str, make: Callable[[torch.Size], Tensor], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    tensors = stored(tiny_checkpoint, file)
+    name = next(iter(tensors))
+    folder = rewritten(tiny_checkpoint, tmp_path, file, {**tensors, name: make(tensors[name].shape)})
+    with pytest.raises(CheckpointError) as error:
+        check(folder)
+    assert error.value.item == name
+
+
+@pytest.mark.parametrize("file", ["flow.pt", "hift.pt"])
+def test_tensors_without_names_are_refused(file: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="other than named tensors"):
+        check(rewritten(tiny_checkpoint, tmp_path, file, {1: torch.zeros(1)}))

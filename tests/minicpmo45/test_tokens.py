@@ -103,3 +103,13 @@ def test_any_text_comes_back(text: str, tokenizer: Tokenizer) -> None:
 def test_some_ordinary_tokens_end_within_a_character(tokenizer: Tokenizer, tiny_checkpoint: Path) -> None:
     allowed = set(range(300, 700)) - set(bad_token_ids(tiny_checkpoint, VOCAB))
     assert sum(tokenizer.decode([index]) == "\ufffd" for index in allowed) > 300
+
+
+@pytest.mark.parametrize(("index", "named"), [(151_705, "<|speak|>"), (float("inf"), "tokenizer.json")])
+def test_an_id_that_another_token_has_or_nothing_can_have_is_named(index: float, named: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_checkpoint / "tokenizer.json").read_text())
+    next(token for token in content["added_tokens"] if token["content"] == "<|speak|>")["id"] = index
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError) as error:
+        resolve(tmp_path, VOCAB)
+    assert error.value.item == named

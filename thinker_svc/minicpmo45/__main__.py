@@ -8,6 +8,7 @@ from pathlib import Path
 
 from minicpmo45.account import check
 from minicpmo45.errors import CheckpointError
+from thinker_svc.minicpmo45.vocabulary import Vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,10 +18,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("check", help="account for every tensor of a checkpoint").add_argument("path", type=Path)
     options = parser.parse_args(arguments)
     try:
-        print(check(options.path))
+        account = check(options.path)
+        Vocabulary.read(options.path, account.config.llm.vocab_size)
     except CheckpointError as error:
-        print(f"check: {error}", file=sys.stderr)
+        print(f"check: {error}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
         return 1
+    print(account)
     return 0
 
 

@@ -85,6 +85,14 @@ def test_a_frame_belongs_to_the_open_unit(t_ms: int, taken: bool) -> None:
         assert not seen(world) and world.heard_ms == 1200
 
 
+@pytest.mark.parametrize("heard_ms", [0, 20, 1020])
+def test_the_first_unit_takes_frames_from_its_beginning_on(heard_ms: int) -> None:
+    world = Duplex()
+    world.append(heard_ms)
+    show(world, JPEG, t_ms=0)
+    assert [time for *_, time, _ in seen(world)] == [0] and not world.of(events.Error)
+
+
 def test_the_first_unit_is_longer_and_silence_closes_one() -> None:
     world = Duplex()
     show(world, JPEG, t_ms=1029)

@@ -218,6 +218,26 @@ def test_logits_that_are_not_finite_fail_one_session(talker: MiniCpmTalkerEngine
         talker.close(each.slot)
 
 
+@pytest.mark.behaviour("S2")
+def test_a_turn_that_fails_with_its_first_words_leaves_nothing_to_the_next(talker: MiniCpmTalkerEngine) -> None:
+    """States so large that their projection overflows: what was made of them must not stay in the session's context."""
+    talk, other = Talk(talker, "ill"), Talk(talker, "b")
+    words = payload(3, 1, turn_end=True)
+    words.thought.hidden.data = torch.full((3, LLM_DIM), 3e38).numpy().tobytes()
+    talk.say(ONE, words, last=True)
+    _turn(other, ONE, 1, 4, seed=ord("b"))
+    run(talker, talk, other)
+    (finish,) = talk.ends(ONE)
+    assert finish.error.code == stage_pb2.StageError.CODE_ENGINE_FAILED
+    assert talk.slot.state.table.length == 0
+    _turn(talk, TWO, 2)
+    run(talker, talk)
+    assert talk.codes(TWO) == _alone(talker, "ill", TWO, 2)
+    assert other.codes(ONE) == _alone(talker, "b", ONE, 1, 4, seed=ord("b"))
+    for each in (talk, other):
+        talker.close(each.slot)
+
+
 def test_a_step_that_raises_changes_nothing(talker: MiniCpmTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _alone(talker, "again", ONE, 4, 3)
     talk = Talk(talker, "again")
