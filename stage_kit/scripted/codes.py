@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from typing import Any
 
@@ -67,9 +68,9 @@ class _InTurn(Engine):
         for slot in slots:
             self.answer(slot, slot.state, slot.state.queue.popleft())
 
+    @abstractmethod
     def answer(self, slot: Slot, turns: _Turns, append: Append) -> None:
         """Answers one append."""
-        raise NotImplementedError
 
 
 class ScriptedCoder(_InTurn):
