@@ -32,13 +32,21 @@ class Snapshot:
 
     async def take(self) -> None:
         async with Redis.from_url(self._url) as admin:
-            self._keys = {key: (await admin.dump(key), await admin.pttl(key)) for key in await admin.keys()}
+            keys = await admin.keys()
+            async with admin.pipeline(transaction=True) as at_once:
+                for key in keys:
+                    at_once.dump(key).pttl(key)
+                told = await at_once.execute()
+        copies = zip(keys, told[::2], told[1::2], strict=True)
+        self._keys = {key: (value, max(0, ttl)) for key, value, ttl in copies if value is not None}
 
     async def fail_over(self) -> None:
-        async with Redis.from_url(self._url) as admin:
-            await admin.flushall()
+        """In one step: who writes meanwhile, writes before it or after it."""
+        async with Redis.from_url(self._url) as admin, admin.pipeline(transaction=True) as at_once:
+            at_once.flushall()
             for key, (value, ttl) in self._keys.items():
-                await admin.restore(key, ttl, value)
+                at_once.restore(key, ttl, value)
+            await at_once.execute()
 
 
 async def create(store: Store, session: str, holder: str = "h1", placements: dict[str, Placement] = NOWHERE, token: str = "") -> Lease:
