@@ -12,6 +12,7 @@ from .conversation.commands import (
     DecisionOut,
     FinishOut,
     MarkOut,
+    NoteOut,
     OpaqueOut,
     Output,
     StageAccepted,
@@ -160,6 +161,8 @@ def _output(payload: pb.Payload) -> Output | None:
             return DecisionOut(_DECISIONS.get(d.kind, "unknown"), d.t_ms, d.decided_at_ms, d.reason)
         case "tool":
             return ToolOut(payload.tool.call_id, payload.tool.name, payload.tool.arguments_json)
+        case "unit_note":
+            return NoteOut(payload.unit_note.start_ms, payload.unit_note.end_ms, payload.unit_note.data)
         case None:
             return None
         case _:

@@ -175,7 +175,7 @@ def read_config(path: Path, causal: bool | None = None) -> Config:
     Raises CheckpointError that names the file or field which is missing, malformed or of another model.
     """
     from minicpmo45.config_json import from_json
-    from minicpmo45.flow_yaml import read_flow_config
+    from minicpmo45.flow_yaml import read_flow_config, sizes_file
     from minicpmo45.token2wav import ASSETS, hift_config
     from minicpmo45.tokens import read_json
 
@@ -183,8 +183,7 @@ def read_config(path: Path, causal: bool | None = None) -> Config:
     folder = path / ASSETS
     if not folder.is_dir():
         return config
-    sizes = next((folder / name for name in ("flow.yaml", "config.yaml") if (folder / name).is_file()), folder / "flow.yaml")
-    return msgspec.structs.replace(config, flow=read_flow_config(sizes), hift=hift_config(path, causal))
+    return msgspec.structs.replace(config, flow=read_flow_config(sizes_file(folder)), hift=hift_config(path, causal))
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -43,6 +43,11 @@ for _name in CLASSES:
 _Loader.add_multi_constructor("!", _set_aside)
 
 
+def sizes_file(folder: Path) -> Path:
+    """`flow.yaml` of the vocoder's folder, or `config.yaml` where it is that."""
+    return next((folder / name for name in ("flow.yaml", "config.yaml") if (folder / name).is_file()), folder / "flow.yaml")
+
+
 def read_flow_config(file: Path) -> FlowConfig:
     """Sizes of the flow. Raises CheckpointError that names the file, or the field that is missing or of the wrong type."""
     fields = _Fields(_load(file), file.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from minicpmo45.config import AudioConfig, Config, FlowConfig, HiftConfig, LlmConfig, TalkerConfig, VisionConfig
@@ -129,14 +129,20 @@ def select(layout: Layout, prefixes: Iterable[str], without: Iterable[str] = ())
 
 def compare(expected: Mapping[str, TensorSpec], found: Mapping[str, Shape], where: str) -> None:
     """Raises CheckpointError that names the first tensor that is missing, surplus or of another shape."""
+    for error in differences(expected, found, where):
+        raise error
+
+
+def differences(expected: Mapping[str, TensorSpec], found: Mapping[str, Shape], where: str) -> Iterator[CheckpointError]:
+    """One error for each tensor that is missing, surplus or of another shape."""
     for name, spec in expected.items():
         if name not in found:
-            raise CheckpointError(name, f"missing from {where}")
-        if found[name] != spec.shape:
-            raise CheckpointError(name, f"shape {_shown(found[name])} in {where}, expected {_shown(spec.shape)}")
+            yield CheckpointError(name, f"missing from {where}")
+        elif found[name] != spec.shape:
+            yield CheckpointError(name, f"shape {_shown(found[name])} in {where}, expected {_shown(spec.shape)}")
     for name in found:
         if name not in expected:
-            raise CheckpointError(name, f"in {where}, but no part of the model")
+            yield CheckpointError(name, f"in {where}, but no part of the model")
 
 
 def _shown(shape: Shape) -> str:

@@ -147,20 +147,29 @@ def memory_plan(
     prompt_frames: int = PROMPT_FRAMES,
     voice_bytes: int = VOICE_BYTES,
     at_most: int | None = None,
+    positions: int = TALKER_POSITIONS,
 ) -> MemoryPlan:
     """Sessions that fit on a card of `card_bytes` that holds `stages_on_card`, and every stage's bytes, line by line.
 
     window: most tokens a session has in the thinker, prefix included. steps: Euler steps of the flow. prompt_frames: mel frames of the
-    longest voice. at_most: sessions that are wanted at most. Raises PlanError that names an argument which is out of range, or `card_bytes`
-    when not one session fits.
+    longest voice. at_most: sessions that are wanted at most. positions: tokens of a turn that the talker holds. Raises PlanError that names
+    an argument which is out of range, or `card_bytes` when not one session fits.
     """
-    _check(stages_on_card, window, steps, dtypes, prompt_frames, at_most)
+    _check(
+        stages_on_card,
+        dtypes,
+        window=window,
+        steps=steps,
+        prompt_frames=prompt_frames,
+        positions=positions,
+        at_most=1 if at_most is None else at_most,
+    )
     voice = prompt_frames * flow_frame_bytes(config, steps, dtypes)
     if "vocoder" in stages_on_card and voice > voice_bytes:
         raise PlanError("voice_bytes", f"{_gb(voice_bytes)} GB do not hold one voice of {prompt_frames} frames ({_gb(voice)} GB)")
     makers = {
         "thinker": lambda: _thinker(config, window, dtypes),
-        "talker": lambda: _talker(config, dtypes),
+        "talker": lambda: _talker(config, dtypes, positions),
         "vocoder": lambda: _vocoder(config, steps, dtypes, voice_bytes),
     }
     lines = {stage: (*makers[stage](), *_overhead(stage)) for stage in STAGES if stage in stages_on_card}
@@ -207,9 +216,9 @@ def _thinker(config: Config, window: int, dtypes: Dtypes) -> list[Line]:
     return [*lines, Line("scales of keys and values", vectors * SCALE_BYTES, each=True)] if dtypes.kv == "fp8" else lines
 
 
-def _talker(config: Config, dtypes: Dtypes) -> list[Line]:
+def _talker(config: Config, dtypes: Dtypes, positions: int) -> list[Line]:
     talker = config.talker
-    positions = -(-min(TALKER_POSITIONS, talker.max_positions) // PAGE) * PAGE
+    positions = -(-positions // PAGE) * PAGE
     kept = select(safetensors_layout(config), TALKER_PREFIXES, UNUSED_PREFIXES)
     return [
         Line("weights", _parameters(kept) * ELEMENT[dtypes.weights], each=False),
@@ -245,15 +254,10 @@ def _parameters(layout: Layout) -> int:
     return sum(spec.parameters for spec in layout.values())
 
 
-def _check(stages: Collection[Stage], window: int, steps: int, dtypes: Dtypes, prompt_frames: int, at_most: int | None) -> None:
+def _check(stages: Collection[Stage], dtypes: Dtypes, **counts: int) -> None:
     if not stages or not set(stages) <= set(STAGES):
         raise PlanError("stages_on_card", f"{sorted(stages)} are not some of {', '.join(STAGES)}")
-    for name, value in (
-        ("window", window),
-        ("steps", steps),
-        ("prompt_frames", prompt_frames),
-        ("at_most", 1 if at_most is None else at_most),
-    ):
+    for name, value in counts.items():
         if value < 1:
             raise PlanError(name, f"{value} is below 1")
     for field in msgspec.structs.fields(dtypes):

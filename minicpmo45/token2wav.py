@@ -32,6 +32,11 @@ def speech_tokenizer(path: Path) -> Path:
     return _present(path, ASSETS / SPEECH_TOKENIZER_FILE)
 
 
+def voice_files(path: Path) -> list[Path]:
+    """All WAV files of voices that come with the checkpoint."""
+    return sorted((path / "assets").glob("*.wav"))
+
+
 def default_voice(path: Path) -> Path:
     """The WAV file of the voice that speaks unless another is named. Raises CheckpointError if there is none."""
     for name in VOICES:
@@ -42,8 +47,8 @@ def default_voice(path: Path) -> Path:
 
 def read_flow(path: Path, config: FlowConfig) -> dict[str, Tensor]:
     """`flow.pt` as stored, fp32, mapped from the file. Raises CheckpointError that names a missing, surplus or misshapen tensor."""
-    found = _read(_present(path, ASSETS / FLOW_FILE))
-    compare(flow_layout(config), _shapes(found), FLOW_FILE)
+    found = stored_tensors(path, FLOW_FILE)
+    compare(flow_layout(config), shapes(found), FLOW_FILE)
     return found
 
 
@@ -52,20 +57,27 @@ def read_hift(path: Path, config: HiftConfig) -> dict[str, Tensor]:
 
     Raises CheckpointError when no file holds that generation, or a tensor is missing, surplus or misshapen.
     """
-    name, found = _hift(path, config.causal)
-    compare(hift_layout(config), _shapes(found), name)
+    name, found = stored_hift(path, config.causal)
+    compare(hift_layout(config), shapes(found), name)
     return found
+
+
+def stored_tensors(path: Path, name: str) -> dict[str, Tensor]:
+    """Everything in one of the vocoder's files, mapped, by modern names without `generator.`. Raises CheckpointError if it is missing or no
+    plain file of tensors."""
+    stored = _read(_present(path, ASSETS / name))
+    return {modern_name(tensor.removeprefix("generator.")): value for tensor, value in stored.items()} if name in HIFT_FILES else stored
 
 
 def hift_config(path: Path, causal: bool | None = None) -> HiftConfig:
     """Sizes of the generator, by the shapes of its tensors. `causal` chooses where both generations lie; None takes `hift.pt`."""
-    name, found = _hift(path, causal)
-    shapes = _shapes(found)
+    name, found = stored_hift(path, causal)
+    sizes = shapes(found)
 
     def shape(tensor: str, dims: int) -> Shape:
-        if len(shapes.get(tensor, ())) != dims:
+        if len(sizes.get(tensor, ())) != dims:
             raise CheckpointError(tensor, f"missing from {name}, or not of {dims} dimensions")
-        return shapes[tensor]
+        return sizes[tensor]
 
     channels, mels, kernel = shape(PRE, 3)
     defaults = HiftConfig()
@@ -78,7 +90,7 @@ def hift_config(path: Path, causal: bool | None = None) -> HiftConfig:
         source_kernels=tuple(shape(f"source_resblocks.{n}.convs1.0{DIRECTION}", 3)[2] for n in range(len(defaults.source_kernels))),
         n_fft=shape(f"conv_post{DIRECTION}", 3)[0] - 2,
         harmonics=shape("m_source.l_linear.weight", 2)[1] - 1,
-        causal=_is_causal(name, shapes, kernel),
+        causal=_is_causal(name, sizes, kernel),
     )
 
 
@@ -108,23 +120,22 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return folded
 
 
-def _hift(path: Path, causal: bool | None) -> tuple[str, dict[str, Tensor]]:
-    """Name and tensors of the file that holds the wanted generation."""
+def stored_hift(path: Path, causal: bool | None) -> tuple[str, dict[str, Tensor]]:
+    """Name and tensors of the file that holds the wanted generation (None: whichever is in `hift.pt`). Raises CheckpointError."""
     _present(path, ASSETS / HIFT_FILES[0])
     for name in HIFT_FILES:
         if (path / ASSETS / name).is_file():
-            stored = _read(path / ASSETS / name)
-            found = {modern_name(tensor.removeprefix("generator.")): value for tensor, value in stored.items()}
-            shapes = _shapes(found)
-            if causal is None or _is_causal(name, shapes, shapes.get(PRE, (0,))[-1]) is causal:
+            found = stored_tensors(path, name)
+            sizes = shapes(found)
+            if causal is None or _is_causal(name, sizes, sizes.get(PRE, (0,))[-1]) is causal:
                 return name, found
     raise CheckpointError(HIFT_FILES[0], f"no file holds the {'causal' if causal else 'first'} generation of the generator")
 
 
-def _is_causal(file: str, shapes: Mapping[str, Shape], kernel: int) -> bool:
+def _is_causal(file: str, sizes: Mapping[str, Shape], kernel: int) -> bool:
     """By the kernel of `conv_pre`: 7 round the middle, or 5 with 4 of look-ahead."""
     if kernel not in (5, 7):
-        raise CheckpointError(PRE, f"kernel {kernel} in {file} belongs to no known generation" if PRE in shapes else f"missing from {file}")
+        raise CheckpointError(PRE, f"kernel {kernel} in {file} belongs to no known generation" if PRE in sizes else f"missing from {file}")
     return kernel == 5
 
 
@@ -144,7 +155,8 @@ def _read(file: Path) -> dict[str, Tensor]:
     return found
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
+    """Of each tensor."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from minicpmo45.config import Config, read_config
 from minicpmo45.errors import CheckpointError
 from minicpmo45.layout import TALKER_PREFIXES, THINKER_PREFIXES, UNUSED_PREFIXES, compare, modern_name, safetensors_layout, select
 from minicpmo45.shard import StoredTensor, read_header
-from minicpmo45.token2wav import fold_weight_norm, read_flow, read_hift
+from minicpmo45.token2wav import FLOW_FILE, fold_weight_norm, read_flow, read_hift
 from minicpmo45.tokens import read_json
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -44,14 +44,15 @@ def flow_weights(
 ) -> dict[str, Tensor]:
     """`flow.pt` under its stored names. Raises CheckpointError."""
     found = read_flow(path, (config or read_config(path)).flow)
-    return _finite({name: tensor.to(device, dtype, copy=True) for name, tensor in found.items()})
+    return _finite({name: tensor.to(device, dtype, copy=True) for name, tensor in found.items()}, dict.fromkeys(found, FLOW_FILE))
 
 
 def hift_weights(
     path: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, config: Config | None = None
 ) -> dict[str, Tensor]:
     """The generator of the generation in `config.hift`, weight norm folded in fp32, names without `generator.`. Raises CheckpointError."""
-    found = fold_weight_norm(_finite(read_hift(path, (config or read_config(path)).hift)))
+    stored = read_hift(path, (config or read_config(path)).hift)
+    found = fold_weight_norm(_finite(stored, dict.fromkeys(stored, "the generator's file")))
     return {name: tensor.to(device, dtype, copy=True) for name, tensor in found.items()}
 
 
@@ -91,7 +92,7 @@ class Weights:
         """All tensors, contiguous, on `device` in `dtype`. Raises CheckpointError that names a tensor with NaN or infinity in it."""
         target = torch.device(device)
         with ExitStack() as stack:
-            files = {place.file: stack.enter_context(_opened(place.file)) for place in self.places.values()}
+            files = {place.file: stack.enter_context(opened(place.file)) for place in self.places.values()}
             staging = threading.local()
 
             def read(name: str) -> Tensor:
@@ -108,24 +109,48 @@ class Weights:
                 tensors = dict(zip(largest_first, pool.map(read, largest_first), strict=True))
         if target.type == "cuda":
             torch.cuda.synchronize(target)
-        return _finite({name: tensors[name] for name in self.places})
+        return _finite({name: tensors[name] for name in self.places}, {name: place.file.name for name, place in self.places.items()})
+
+
+class Survey(NamedTuple):
+    """What index and headers say of some tensors. `unreadable`: those whose file could not be read."""
+
+    places: dict[str, Place]
+    unreadable: frozenset[str]
+    faults: tuple[CheckpointError, ...]
 
 
 def find_tensors(path: Path, prefixes: tuple[str, ...]) -> dict[str, Place]:
     """Where every stored tensor of `prefixes` lies, by its name in the file. Raises CheckpointError when index and shards disagree."""
+    found = survey(path, prefixes)
+    for fault in found.faults:
+        raise fault
+    return found.places
+
+
+def survey(path: Path, prefixes: tuple[str, ...]) -> Survey:
+    """The same, with all that index and shards disagree in. Raises CheckpointError for an index that is none."""
     weight_map = read_weight_map(path)
     files = sorted({file for name, file in weight_map.items() if name.startswith(prefixes)})
     found: dict[str, Place] = {}
+    broken: set[str] = set()
+    faults: list[CheckpointError] = []
     for file in files:
-        for name, tensor in read_header(path / file).items():
+        try:
+            header = read_header(path / file)
+        except CheckpointError as error:
+            faults.append(error)
+            broken.add(file)
+            continue
+        for name, tensor in header.items():
             if weight_map.get(name) != file:
-                raise CheckpointError(name, f"in {file}, but {INDEX_FILE} says {weight_map.get(name, 'nothing of it')}")
-            if name.startswith(prefixes):
+                faults.append(CheckpointError(name, f"in {file}, but {INDEX_FILE} says {weight_map.get(name, 'nothing of it')}"))
+            elif name.startswith(prefixes):
                 found[name] = Place(path / file, tensor)
     for name, file in weight_map.items():
-        if name.startswith(prefixes) and name not in found:
-            raise CheckpointError(name, f"{INDEX_FILE} says {file}, which does not hold it")
-    return found
+        if name.startswith(prefixes) and name not in found and file not in broken:
+            faults.append(CheckpointError(name, f"{INDEX_FILE} says {file}, which does not hold it"))
+    return Survey(found, frozenset(name for name, file in weight_map.items() if file in broken), tuple(faults))
 
 
 def read_weight_map(path: Path) -> dict[str, str]:
@@ -193,7 +218,8 @@ def _fill(target: Tensor, file: int, begin: int, place: Place) -> None:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[int]:
+def opened(file: Path) -> Iterator[int]:
+    """A descriptor to read from. Raises CheckpointError."""
     try:
         descriptor = os.open(file, os.O_RDONLY)
     except OSError as error:
@@ -204,13 +230,14 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _finite(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Raises CheckpointError that names the first tensor with NaN or infinity in it; one answer is fetched from the device for all.
+def _finite(tensors: dict[str, Tensor], files: Mapping[str, str]) -> dict[str, Tensor]:
+    """Raises CheckpointError that names the first tensor with NaN or infinity in it, and its file.
 
-    A sum is not finite where an element is not; a sum that overflows alone is asked again element by element.
+    One answer is fetched from the device for all: a sum is not finite where an element is not; a sum that overflows alone is asked again
+    element by element.
     """
     sums = torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors.values()])
     for name, fine in zip(tensors, torch.isfinite(sums).tolist(), strict=True):
         if not fine and not bool(torch.isfinite(tensors[name]).all()):
-            raise CheckpointError(name, "holds NaN or infinity")
+            raise CheckpointError(name, f"holds NaN or infinity, in {files[name]}")
     return tensors

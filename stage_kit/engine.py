@@ -45,6 +45,10 @@ class SessionOver(StepFailed):
         self.param = param
 
 
+class EngineLost(RuntimeError):
+    """The engine's process cannot go on: see `Engine.fatal`."""
+
+
 class Card(msgspec.Struct, frozen=True):
     """What one stage of a replica offers."""
 
@@ -133,6 +137,10 @@ class Engine(ABC):
 
     def failed(self, slot: Slot, label: Label) -> None:
         """The kit ended this label's work after an exception: drop it."""
+
+    def fatal(self, error: Exception) -> bool:
+        """True: nothing that this process does on its device can succeed any more. It ends, so that another takes its place."""
+        return False
 
     def ready(self, slot: Slot) -> float | None:
         """None: nothing to do; else how urgent a step is, lower first."""

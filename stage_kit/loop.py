@@ -9,7 +9,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from stage_kit.engine import Engine, Label, SessionOver, StepFailed
+from stage_kit.engine import Engine, EngineLost, Label, SessionOver, StepFailed
 from stage_kit.logs import describe, logger
 from stage_kit.metrics import StageMetrics
 from stage_kit.outbox import Outbox
@@ -162,6 +162,7 @@ class EngineLoop:
         try:
             self._engine.open(session.slot)
         except Exception as error:
+            self._survive(error)
             self._log.warning("open failed", session_id=session.session_id, error=describe(error))
             self._outbox.post(session.opened, error)
             return
@@ -176,6 +177,7 @@ class EngineLoop:
                 self._engine.close(session.slot)
                 session.holds_engine = False
         except Exception as error:
+            self._survive(error)
             self._log.error("close failed", session_id=session.session_id, error=describe(error))
             self._outbox.post(session.closed, error)
             return
@@ -251,6 +253,7 @@ class EngineLoop:
         try:
             self._engine.step([session.slot for session in batch])
         except Exception as error:
+            self._survive(error)
             at_fault = [session for session in batch if isinstance(error, StepFailed) and session.slot is error.slot]
             if at_fault or len(batch) == 1:
                 session = (at_fault or batch)[0]
@@ -263,7 +266,14 @@ class EngineLoop:
         for session in batch:
             session.faults = 0
 
+    def _survive(self, error: Exception) -> None:
+        """Raises EngineLost if the engine cannot go on."""
+        if self._engine.fatal(error):
+            self._log.error("the engine lost its device", error=describe(error))
+            raise EngineLost(describe(error)) from error
+
     def _fault(self, session: Session, label: Label, error: Exception) -> None:
+        self._survive(error)
         self._log.error("work failed", session_id=session.session_id, response_id=label.response_id, error=describe(error))
         self._metrics.faults.inc()
         if isinstance(error, SessionOver):
@@ -280,6 +290,7 @@ class EngineLoop:
             self._end(session, error)
 
     def _end(self, session: Session, error: Exception) -> None:
+        self._survive(error)
         self._log.error("session ended by its engine", session_id=session.session_id, error=describe(error))
         self._sessions.pop(session, None)
         self._outbox.post(session.broke, error)

@@ -18,7 +18,7 @@ OVERHEAD_BYTES = 64
 REMEMBERED_RECEIPTS = 64
 REMEMBERED_ACKS = 4096
 """Acknowledged outputs with sound whose length is known, in case that who acknowledged them is forgotten."""
-_UNFENCED = frozenset({"decision", "transcript"})
+_UNFENCED = frozenset({"decision", "transcript", "unit_note"})
 
 
 class Output(msgspec.Struct):
@@ -36,7 +36,7 @@ class Output(msgspec.Struct):
     """Monotonic second at which it reached the event loop."""
 
     def below(self, epoch: int) -> bool:
-        """True when a stage at this epoch must not send it. Decisions and transcripts without a response are never cancelled."""
+        """True when a stage at this epoch must not send it. What is of the input, without a response, is never cancelled."""
         if self.label.epoch >= epoch or self.unit is not None:
             return False
         kind = self.payload.WhichOneof("value") if self.payload is not None else None

@@ -25,6 +25,7 @@ from .playback import Playback, Sound
 from .response import Asked, Live, Responses
 from .session import Conversation
 from .state import SCHEMA, State
+from .unit_log import Note, UnitLog
 
 READABLE_SCHEMAS = (SCHEMA - 1, SCHEMA)
 
@@ -62,6 +63,7 @@ class Aside(Struct):
 
 
 _encode = msgspec.msgpack.encode
+_NOTE = "unit:"
 
 
 def _without_asked(live: Live | None) -> Live | None:
@@ -75,6 +77,7 @@ class Checkpointer:
         self._c = conversation
         self._written: dict[str, bytes] = {}
         self._config: SessionConfig | None = None
+        self._told: tuple[str, ...] = ()
 
     def take(self) -> Checkpoint:
         """The checkpoint as of now; `hot` whole, fields that differ from the last one taken."""
@@ -82,6 +85,9 @@ class Checkpointer:
         for item_id in c.history.changed:
             item = c.history.items.get(item_id)
             fields[f"item:{item_id}"] = None if item is None else _encode(item)
+        for number in c.unit_log.changed:
+            note = c.unit_log.notes.get(number)
+            fields[f"{_NOTE}{number}"] = None if note is None else _encode(note)
         parts: dict[str, Any] = {
             "aside": Aside(
                 _without_asked(c.responses.live),
@@ -96,7 +102,7 @@ class Checkpointer:
             "edges": c.edges.state,
         }
         if c.graph.model_stage:
-            parts["memory"] = c.memory
+            parts |= self._of_a_model(c.memory)
         if c.history.changed:
             parts["history"] = msgspec.structs.replace(c.history, items={}, changed=set())
         if c.config is not self._config:
@@ -106,13 +112,26 @@ class Checkpointer:
             if self._written.get(name) != data:
                 fields[name] = self._written[name] = data
         c.history.changed.clear()
+        c.unit_log.changed.clear()
         return Checkpoint(self._hot(), fields)
+
+    def _of_a_model(self, memory: Memory) -> dict[str, Any]:
+        """What a model was told when it was placed anew is written once, apart from what changes."""
+        log, recap = self._c.unit_log, memory.recap
+        parts: dict[str, Any] = {"memory": memory, "unit_log": msgspec.structs.replace(log, notes={}, changed=set())}
+        told = () if recap is None else recap.unit_log
+        if recap is not None and told:
+            parts["memory"] = msgspec.structs.replace(memory, recap=msgspec.structs.replace(recap, unit_log=()))
+        if told is not self._told:
+            parts["told"] = self._told = told
+        return parts
 
     def forget(self) -> None:
         """What was taken did not become durable: the next checkpoint is a full one."""
         self._written.clear()
-        self._config = None
+        self._config, self._told = None, ()
         self._c.history.changed.update(self._c.history.items)
+        self._c.unit_log.changed.update(self._c.unit_log.notes)
 
     def _hot(self) -> bytes:
         c = self._c
@@ -140,8 +159,7 @@ def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: d
     c.state, c.fence, c.input, c.playback, c.responses, c.now = h.state, h.fence, h.input, h.playback, h.responses, h.elapsed_ms
     c.responses.live, c.responses.coming, c.playback.sounds = aside.live, aside.coming, aside.sounds
     c.native = h.native or Native()
-    if "memory" in fields:
-        c.memory = msgspec.msgpack.decode(fields["memory"], type=Memory)
+    _restore_model(c, fields)
     if c.responses.live is not None:
         c.responses.live.asked = msgspec.msgpack.decode(fields["asked"], type=Asked)
     c.state.updating, c.state.held_commands = aside.updating, aside.held_commands
@@ -152,3 +170,15 @@ def restore(session_id: str, graph: Graph, limits: Limits, hot: bytes, fields: d
         c.history = msgspec.msgpack.decode(fields["history"], type=History)
         c.history.items = {i: msgspec.msgpack.decode(fields[f"item:{i}"], type=Item) for i in c.history.order}
     return c
+
+
+def _restore_model(c: Conversation, fields: dict[str, bytes]) -> None:
+    if "memory" in fields:
+        c.memory = msgspec.msgpack.decode(fields["memory"], type=Memory)
+    if c.memory.recap is not None and "told" in fields:
+        told = msgspec.msgpack.decode(fields["told"], type=tuple[str, ...])
+        c.memory.recap = msgspec.structs.replace(c.memory.recap, unit_log=told)
+    if "unit_log" in fields:
+        c.unit_log = msgspec.msgpack.decode(fields["unit_log"], type=UnitLog)
+        numbers = sorted(int(name.removeprefix(_NOTE)) for name in fields if name.startswith(_NOTE))
+        c.unit_log.notes = {number: msgspec.msgpack.decode(fields[f"{_NOTE}{number}"], type=Note) for number in numbers}

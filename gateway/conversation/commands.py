@@ -131,6 +131,14 @@ class DecisionOut(Quiet, frozen=True):
     reason: str = ""
 
 
+class NoteOut(Quiet, frozen=True):
+    """A native unit that is over, as its stage wants to be told of it where the session is placed anew. Times of the real input in it."""
+
+    start_ms: int
+    end_ms: int
+    data: bytes
+
+
 class OpaqueOut(Quiet, frozen=True):
     """Something that only another stage reads. `kind` is the payload's field name in the contract."""
 
@@ -148,7 +156,7 @@ class FinishOut(Quiet, frozen=True):
     """What the stage names as at fault, such as "camera[7].t_ms"."""
 
 
-Output = TextOut | ToolOut | TranscriptOut | AudioOut | DecisionOut | OpaqueOut
+Output = TextOut | ToolOut | TranscriptOut | AudioOut | DecisionOut | NoteOut | OpaqueOut
 
 
 class StageChunk(Quiet, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import client, events, native, speaking
+from . import client, events, native, speaking, unit_log
 from .commands import InputAppend, Resume, StageAttached, StageGone, StageLost, StagePlaced
 from .effects import CommitOrder, Replace, Vacate
 from .errors import Refusal
@@ -88,6 +88,8 @@ def _begin_above(c: Conversation, resume: Resume) -> None:
             c.state.consumed[stage.stage] = max(gone, c.state.consumed.get(stage.stage, 0))
             c.edges.forget_up_to(stage.stage, gone)
             c.edges.begin_anew(stage.stage, gone)
+            if stage.stage == c.graph.model_stage:
+                c.unit_log.begin_behind(unit_log.point(c))
     highest = max((stage.epoch for stage in resume.attached), default=0)
     was_cut, c.fence.epoch = highest > c.fence.epoch, max(highest, c.fence.epoch)
     if c.responses.live is None:

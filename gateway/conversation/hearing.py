@@ -141,8 +141,15 @@ def _common_words(a: str, b: str) -> str:
     return b[: b.rfind(" ", 0, length) + 1]
 
 
+def late_at(c: Conversation) -> int | None:
+    """When awaited words count as late: not while the stage is being placed anew, which is asked for them again when it is there."""
+    return None if c.graph.transcript_stage in c.state.lost else c.dialog.deadline()
+
+
 def transcripts_late(c: Conversation) -> None:
     """Words that did not come in time: said so, and whoever waits for them goes on without."""
+    if late_at(c) is None:
+        return
     for hearing in [h for h in c.dialog.hearing.values() if h.deadline <= c.now]:
         transcript_failed(c, hearing.item_id)
 

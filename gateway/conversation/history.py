@@ -56,13 +56,16 @@ class History(Struct):
         self.items[item.id] = item
         self.changed.add(item.id)
 
-    def delete(self, item_id: str) -> None:
+    def delete(self, item_id: str) -> str | None:
+        """Returns the id before it."""
         self.get(item_id)
+        before = self.previous(item_id)
         self.order.remove(item_id)
         del self.items[item_id]
         for table in (self.sounds, self.full_text, self.cuts):
             table.pop(item_id, None)
         self.changed.add(item_id)
+        return before
 
     def oldest(self) -> str | None:
         """What leaves first when room is needed: system messages stay, and so does what is being made."""

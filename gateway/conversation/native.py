@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from . import events, overlap, speaking
+from . import events, overlap, speaking, unit_log
 from .commands import DecisionOut, MarkOut, StageChunk, StageUnit, TextOut
 from .effects import CancelOrder, ContinueOrder
 from .overlap import Over
 from .recap import Recap, recap
 from .response import Asked, Live
+from .unit_log import Point
 
 if TYPE_CHECKING:
     from .session import Conversation
@@ -135,8 +136,11 @@ def text(c: Conversation, live: Live, output: TextOut) -> None:
 
 
 def unit_done(c: Conversation, receipt: StageUnit) -> None:
-    if receipt.stage == c.graph.model_stage:
-        c.native.units = max(c.native.units, c.native.base + receipt.unit + 1)
+    """One that came again after a takeover changes nothing."""
+    units = c.native.base + receipt.unit + 1
+    if receipt.stage == c.graph.model_stage and units > c.native.units:
+        c.native.units = units
+        unit_log.unit_done(c)
 
 
 # the clock of units
@@ -187,7 +191,7 @@ def continue_in_silence(c: Conversation) -> None:
 
 
 def lost(c: Conversation) -> None:
-    """The model is placed anew: it is told what was said, and hears the latest sound again without answering to it.
+    """The model is placed anew: it is told what was said and what it noted since, and hears the latest sound again without answering to it.
 
     It counts its turns from 1 again, so they must not be of an epoch that has some.
     """
@@ -195,4 +199,6 @@ def lost(c: Conversation) -> None:
         speaking.advance(c, "stage_lost")
     c.native.base = c.native.units
     end_ms = c.input.end_ms(c.config.input_format)
-    c.memory.recap = Recap(recap(c.history, c.graph.native.recap_chars), end_ms)
+    told = c.unit_log.told() if unit_log.span_ms(c.graph) else ()
+    until = (c.unit_log.reached or Point()) if told else None
+    c.memory.recap = Recap(recap(c.history, c.graph.native.recap_chars, until), end_ms, told)

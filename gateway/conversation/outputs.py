@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from . import hearing, native, policy, speaking
+from . import hearing, native, policy, speaking, unit_log
 from .commands import (
     AudioOut,
     DecisionOut,
+    NoteOut,
     OpaqueOut,
     StageAccepted,
     StageChunk,
@@ -34,8 +35,8 @@ def chunk(c: Conversation, chunk: StageChunk) -> None:
     if chunk.position <= c.received.get(chunk.stage, 0):
         return
     c.received[chunk.stage] = chunk.position
-    made = c.responses.of(chunk) if c.fence.admits(chunk.epoch) else None
     output = chunk.output
+    made = c.responses.of(chunk) if c.fence.admits(chunk.epoch) and not isinstance(output, NoteOut) else None
     consumed = chunk.position <= c.state.consumed.get(chunk.stage, 0)
     passed = isinstance(output, DecisionOut | TranscriptOut) or made is not None
     if not passed or not _pass_on(c, chunk, made, again=consumed):
@@ -52,6 +53,8 @@ def chunk(c: Conversation, chunk: StageChunk) -> None:
             hearing.decided(c, output)
         case TranscriptOut():
             hearing.heard(c, output)
+        case NoteOut() if chunk.stage == c.graph.model_stage:
+            unit_log.noted(c, output)
     if made is not None and made is c.responses.of(chunk):
         _made(c, made, chunk)
     elif chunk.failed:

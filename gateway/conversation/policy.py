@@ -107,6 +107,8 @@ def _of_session(source: SessionField, config: SessionConfig, recap: Recap | None
             return recap.text or None if recap is not None else None
         case "heard_until_ms":
             return None if recap is None else recap.heard_until_ms
+        case "unit_log":
+            return list(recap.unit_log) or None if recap is not None else None
 
 
 def session_param(graph: Graph, stage: str, field: str) -> str:

@@ -11,7 +11,9 @@ SHOWN = frozenset(
 """Text fields whose value is an identifier or a word of ours."""
 
 
-class Quiet(Struct, frozen=True):
+class Quiet(Struct, frozen=True, gc=False):
+    """A value: it refers to nothing that refers to it, so the collector need not know of it, however many are kept."""
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={_shown(name, getattr(self, name))}" for name in self.__struct_fields__)
         return f"{type(self).__name__}({shown})"

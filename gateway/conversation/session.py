@@ -57,6 +57,7 @@ from .orders import Outbox
 from .playback import Held, Playback
 from .response import Responses
 from .state import MAX_OVERTAKERS, State
+from .unit_log import UnitLog
 
 _CONTROL = (ResponseCancel, OutputClear)
 _FROM_A_STAGE = (StageChunk, StageUnit, StageAccepted, StageUpdated, StageFailed, StageLost)
@@ -72,7 +73,7 @@ class Conversation:
         self.state, self.fence, self.input = State(), Fence(), InputLedger()
         self.outbox, self.playback, self.history = Outbox(), Playback(), History()
         self.responses, self.dialog, self.edges = Responses(), Dialog(), Edges(graph)
-        self.native, self.memory = native.Native(), native.Memory()
+        self.native, self.memory, self.unit_log = native.Native(), native.Memory(), UnitLog()
         self.held = Held()
         self.received: dict[str, int] = {}
         self.leaving: set[str] = set()
@@ -144,7 +145,7 @@ class Conversation:
         return self.history.insert(item)
 
     def delete_item(self, item_id: str) -> None:
-        self.history.delete(item_id)
+        self.unit_log.item_gone(item_id, self.history.delete(item_id))
         self.dialog.hearing.pop(item_id, None)
         self.emit(events.ItemDeleted(item_id))
 
@@ -215,7 +216,7 @@ class Conversation:
             native.continue_at(self),
             overlap.deadline(self),
             watch[0] if watch else None,
-            self.dialog.deadline(),
+            hearing.late_at(self),
             self.state.updating.deadline if self.state.updating else None,
             self.playback.ends_at() if self.state.draining and self.playback.lead_us(self.now) else None,
         ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Kind = Literal["audio", "image", "text", "transcript", "messages", "thought", "codes", "latents", "tool", "control", "decision"]
+Kind = Literal[
+    "audio", "image", "text", "transcript", "messages", "thought", "codes", "latents", "tool", "control", "decision", "unit_note"
+]  # fmt: skip
 """Payload kinds, by the field names of the stage contract."""
 
 KINDS: tuple[str, ...] = get_args(Kind)

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-SessionField = Literal["instructions", "voice", "reference_voice", "reference_rate_hz", "speed", "history", "heard_until_ms"]
+SessionField = Literal[
+    "instructions", "voice", "reference_voice", "reference_rate_hz", "speed", "history", "heard_until_ms", "unit_log"
+]  # fmt: skip
 """What a stage may be told of a session. `voice` is left out where it is "default" or a reference voice is given; `reference_voice` is
-base64 of PCM16 mono at `reference_rate_hz`; `history` is what was said so far, and `heard_until_ms` until when on the input timeline, for a
-stage that is placed anew."""
+base64 of PCM16 mono at `reference_rate_hz`. For a stage that is placed anew: `unit_log` is what it noted of its latest units (base64 of the
+msgpack array [start_ms, end_ms, data] for each), `history` what was said before them, `heard_until_ms` until when on the input timeline."""
 
 Policy = Literal["interrupt", "ignore", "model"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -52,6 +54,8 @@ class NativeSettings(_Settings):
     """Of what was said, told to a model that is placed anew."""
     reheard_ms: int = Field(default=30_000, ge=0, le=30_000)
     """Of the client's latest sound, heard again by it."""
+    unit_log_ms: int = Field(default=60_000, ge=0, le=120_000)
+    """Of input, whose units it is told as it noted them, where its stage takes `unit_log`. 0: of none."""
 
     @property
     def first_ms(self) -> int:

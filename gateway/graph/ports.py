@@ -34,7 +34,7 @@ STAGES: dict[str, Ports] = {
     "llm": Ports(("messages",), ("text", "tool"), (("messages",),), ("interrupt",), ends_turns=True),
     "thinker": Ports(
         ("audio", "image", "text", "messages", "tool", "decision", "control"),
-        ("text", "thought", "decision", "tool"),
+        ("text", "thought", "decision", "tool", "unit_note"),
         (("audio",),),
         ("commit", "clear", "end", "interrupt"),
         ends_turns=True,

@@ -10,7 +10,8 @@ import numpy as np
 from parley_stage.v1 import stage_pb2
 
 from stage_kit.engine import Append, Card, Engine, Label, Samples
-from stage_kit.scripted.script import convert, reply
+from stage_kit.scripted.script import convert
+from stage_kit.scripted.unit_notes import Decided, note, read_log, recital
 from stage_kit.slot import Slot
 
 RATE = 16_000
@@ -33,11 +34,13 @@ class DuplexScript(msgspec.Struct, frozen=True):
     """Of each unit."""
     rms: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.01
     recite: bool = False
-    """The first unit of a turn says the recap that the model was given."""
+    """The first unit of a turn says what the model was told of the time before: see `recital`."""
     instructions: str = ""
     previous: str = ""
     listen_until_ms: int = 0
     """What was heard up to here was answered by somebody else."""
+    unit_log: tuple[str, ...] = ()
+    """What that one noted of its latest units: they are not lived through again, and what is heard up to their end is passed over."""
 
 
 class _Heard(msgspec.Struct, frozen=True):
@@ -57,6 +60,10 @@ class _Mind(msgspec.Struct):
     waiting: deque[_Heard] = msgspec.field(default_factory=deque)
     frames: list[int] = []
     number: int = 0
+    done: int = 0
+    """Units of this placement."""
+    past_ms: int = 0
+    """Until here the units are known from the log."""
     turn: int = 0
     label: Label | None = None
     """Of the turn in progress."""
@@ -80,21 +87,27 @@ class ScriptedDuplex(Engine):
             "scripted",
             "duplex",
             ("audio", "image"),
-            ("decision", "text", "thought"),
+            ("decision", "text", "thought", "unit_note"),
             slots=slots,
             batch=slots,
             input_rate=RATE,
             unit_ms=unit_ms,
+            capabilities=("unit_log",),
         )
         self._unit = RATE * unit_ms // 1000
 
     def validate(self, config: dict[str, Any]) -> DuplexScript:
         """See DuplexScript."""
-        return convert(config, DuplexScript)
+        script = convert(config, DuplexScript)
+        read_log(script.unit_log)
+        return script
 
     def open(self, slot: Slot) -> None:
-        """It has heard nothing."""
-        slot.state = _Mind()
+        """It has heard nothing, and goes on behind its log. A turn that was open there is over, and the next unit listens."""
+        mind = slot.state = _Mind()
+        if log := read_log(slot.config.unit_log):
+            last, decided = log[-1]
+            mind.number, mind.past_ms, mind.forced = decided.number + 1, last.end_ms, decided.act == "s"
 
     def cleared(self, slot: Slot) -> None:
         """What is no whole unit yet is forgotten; the timeline goes on."""
@@ -139,6 +152,9 @@ class ScriptedDuplex(Engine):
         assert samples is not None
         if mind.began_ms is None:
             mind.began_ms = append.start_ms
+        known = min(len(samples), max(0, (mind.past_ms - mind.start_ms) * RATE // 1000))
+        mind.before += known
+        samples = samples[known:]
         while mind.count + len(samples) >= self._unit:
             taken = self._unit - mind.count
             mind.before += self._unit
@@ -173,13 +189,15 @@ class ScriptedDuplex(Engine):
         loud = float(np.sqrt(np.mean(heard.samples * heard.samples))) > script.rms
         act = self._act(script, mind, heard, loud)
         mind.voiced = (mind.voiced or loud) and heard.end_ms > script.listen_until_ms
-        mind.forced = False
+        mind.forced, decided = False, Decided(mind.number, act)
         if act == "l":
             slot.decide(stage_pb2.Decision.KIND_LISTEN, heard.start_ms, decided_at_ms=heard.end_ms, label=Label(slot.epoch, mind.turn))
         else:
-            self._speak(slot, mind, heard, ends=act == "e")
-        slot.unit_done(mind.number, heard.end_ms - heard.start_ms, mind.label or Label(slot.epoch, mind.turn))
+            decided = self._speak(slot, mind, heard, ends=act == "e")
+        slot.emit(note(heard.start_ms, heard.end_ms, decided), Label(slot.epoch, mind.turn))
+        slot.unit_done(mind.done, heard.end_ms - heard.start_ms, mind.label or Label(slot.epoch, mind.turn))
         mind.number += 1
+        mind.done += 1
 
     def _act(self, script: DuplexScript, mind: _Mind, heard: _Heard, loud: bool) -> str:
         if mind.label is None and (mind.forced or heard.end_ms <= script.listen_until_ms):
@@ -191,7 +209,7 @@ class ScriptedDuplex(Engine):
         said = mind.said if mind.label is not None else 0
         return "e" if said + 1 >= script.turn_units else "s"
 
-    def _speak(self, slot: Slot, mind: _Mind, heard: _Heard, *, ends: bool) -> None:
+    def _speak(self, slot: Slot, mind: _Mind, heard: _Heard, *, ends: bool) -> Decided:
         script: DuplexScript = slot.config
         if mind.label is None:
             mind.turn += 1
@@ -202,8 +220,10 @@ class ScriptedDuplex(Engine):
         slot.decide(stage_pb2.Decision.KIND_SPEAK, heard.start_ms, **times)  # type: ignore[arg-type]
         seen = [t_ms for t_ms in mind.frames if t_ms < heard.end_ms]
         mind.frames = [t_ms for t_ms in mind.frames if t_ms >= heard.end_ms]
-        words = "".join(reply(f"{slot.session_id}/{mind.turn}/{unit}", script.words)) + ("" if ends else " ")
-        text = (f"{len(seen)} seen. " if seen else "") + (script.previous + " " if script.recite and not unit else "") + words
+        decided = Decided(mind.number, "e" if ends else "s", mind.turn, unit, script.words)
+        told = recital(slot.session_id, script.previous, script.unit_log) if script.recite and not unit else ""
+        before = [f"{len(seen)} seen."] * bool(seen) + [told] * bool(told)
+        text = " ".join([*before, decided.text(slot.session_id)]) + ("" if ends else " ")
         slot.emit(stage_pb2.Payload(text=stage_pb2.Text(text=text)), label, last=ends)
         hidden = np.array([[mind.turn], [unit]], "<f4")
         state = stage_pb2.Tensor(dtype=stage_pb2.D_TYPE_F32, shape=hidden.shape, data=hidden.tobytes())
@@ -212,3 +232,4 @@ class ScriptedDuplex(Engine):
         if ends:
             slot.decide(stage_pb2.Decision.KIND_TURN_END, heard.start_ms, **times)  # type: ignore[arg-type]
             mind.label = None
+        return decided

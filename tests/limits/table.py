@@ -17,15 +17,19 @@ from gateway.graph.profile import Limits as ProfileLimits
 from gateway.graph.profile import Pacing, ServerVadDefaults, SessionDefaults
 from gateway.settings import Settings as GatewaySettings
 from gateway.wire import WireLimits
+from minicpmo45.slots import PlanSettings
 from parley.client.limits import Limits as ClientLimits
 from parley.supervisor.settings import SupervisorSettings
 from session_store import StoreSettings
 from stage_kit import Settings as StageSettings
+from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
 from talker_svc.settings import TalkerSettings
 from thinker_svc.embedded.asr_settings import AsrSettings
 from thinker_svc.embedded.llm_settings import LlmSettings
+from thinker_svc.minicpmo45.settings import MiniCpmThinkerSettings
 from thinker_svc.remote_chat_settings import RemoteChatSettings
 from vad_svc.settings import TurnSettings
+from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
 from vocoder_svc.settings import VocoderSettings
 
 
@@ -184,6 +188,7 @@ NATIVE: dict[str, Limit] = {
     "first_unit_ms": Bound(f"{CORE}/test_native_terms.py::test_what_the_model_began_with_holds_from_the_first_unit_on"),
     "continuation_slack_ms": Deadline(f"{CORE}/test_native_silence.py::test_input_that_jitters_is_waited_for_and_input_that_stops_is_not"),
     "recap_chars": Bound(f"{CORE}/test_native.py::test_a_recap_has_the_newest_whole_messages"),
+    "unit_log_ms": Bound(f"{CORE}/test_unit_log.py::test_a_note_leaves_when_its_unit_is_too_old"),
     "reheard_ms": Bound(f"{CORE}/test_native_failover.py::test_a_lost_model_begins_anew_with_a_recap_and_the_latest_sound"),
 }
 OVERLAP: dict[str, Limit] = {
@@ -206,6 +211,8 @@ CLIENT: dict[str, Limit] = {
     "backoff_first_s": Pace("parley/test_resume.py::test_a_server_that_takes_the_session_and_drops_it_each_time_is_not_hammered"),
     "backoff_max_s": Pace("parley/test_resume.py::test_a_server_that_takes_the_session_and_drops_it_each_time_is_not_hammered"),
     "audio_ring_ms": Bound("limits/test_client.py::test_an_outage_holds_back_so_much_sound_and_no_more"),
+    "frame_ring_bytes": Bound("limits/test_client.py::test_an_outage_holds_back_so_many_pictures_and_not_a_byte_more"),
+    "picture_bytes": Bound("limits/test_client.py::test_a_picture_may_have_so_many_bytes_and_not_one_more"),
     "command_log_bytes": Bound("limits/test_client.py::test_an_outage_holds_back_so_many_commands_and_not_a_byte_more"),
     "ack_interval_s": Pace("parley/test_resume.py::test_the_server_is_told_what_was_taken"),
     "ack_events": Bound("parley/test_resume.py::test_the_server_is_told_what_was_taken"),
@@ -218,6 +225,8 @@ SUPERVISOR: dict[str, Limit] = {
     "stop_gateway_s": Deadline("parley/test_supervisor.py::test_the_gateway_is_told_to_stop_before_the_services"),
     "stop_services_s": Deadline("parley/test_supervisor.py::test_what_ignores_sigterm_is_killed_in_time"),
     "stop_kill_s": Deadline("parley/test_supervisor.py::test_what_ignores_sigterm_is_killed_in_time"),
+    "mps_start_s": Deadline("parley/test_mps.py::test_a_daemon_that_does_not_answer_in_time_is_ended"),
+    "mps_stop_s": Deadline("parley/test_mps.py::test_a_daemon_that_does_not_quit_is_killed_with_its_servers"),
     "max_restarts": Bound("parley/test_supervisor.py::test_a_service_that_keeps_dying_ends_the_run"),
     "restart_window_s": Pace("parley/test_supervisor.py::test_a_service_that_keeps_dying_ends_the_run"),
     "restart_backoff_s": Pace("parley/test_supervisor.py::test_a_service_that_dies_while_serving_is_restarted_and_said"),
@@ -297,6 +306,43 @@ VOCODER: dict[str, Limit] = {
     "waiting_frames": Bound("vocoder_svc/test_engine.py::test_latents_that_wait_are_bounded"),
 }
 
+NATIVE_SLOTS = Bound("minicpmo45/test_slots.py::test_a_number_up_to_the_plan_is_taken_and_one_more_refused")
+NATIVE_VOICE = Bound("limits/test_native.py::test_a_voice_may_be_so_long_and_not_a_sample_longer")
+PLANNED = Bound("minicpmo45/test_slots.py::test_what_the_plan_depends_on_is_read_from_the_environment_by_all")
+PLAN: dict[str, Limit] = dict.fromkeys(("window_tokens", "positions", "flow_steps", "voices_bytes"), PLANNED)
+
+NATIVE_THINKER: dict[str, Limit] = {
+    "slots": NATIVE_SLOTS,
+    "warm_tokens": Pace("thinker_svc/minicpmo45/test_graphs.py::test_what_is_captured_at_start_is_what_is_met"),
+    "window_tokens": Bound("thinker_svc/minicpmo45/test_stepper.py::test_a_context_that_overflows_ends_one_session_only"),
+    "unit_frames": Bound("thinker_svc/minicpmo45/test_engine.py::test_frames_that_are_refused_change_nothing"),
+    "input_s": Bound("thinker_svc/minicpmo45/test_engine.py::test_more_sound_than_may_wait_ends_the_session"),
+    "voice_s": NATIVE_VOICE,
+    "picture_threads": Choice("threads that decode pictures"),
+}
+
+NATIVE_TALKER: dict[str, Limit] = {
+    "slots": NATIVE_SLOTS,
+    "burst": Pace("talker_svc/minicpmo45/test_burst.py::test_sessions_that_come_and_go_draw_what_they_draw_one_by_one"),
+    "positions": Bound("talker_svc/minicpmo45/test_turn.py::test_a_unit_as_large_as_its_place_lets_everything_else_go"),
+    "window_units": Bound("talker_svc/minicpmo45/test_turn.py::test_a_long_turn_keeps_its_newest_whole_units"),
+    "tail_codes": Bound("talker_svc/minicpmo45/test_turn.py::test_a_tail_without_an_end_is_cut_at_the_bound"),
+    "min_piece_codes": Bound("talker_svc/minicpmo45/test_sampler.py::test_draws_follow_the_rule"),
+    "thought_tokens": Bound("limits/test_native.py::test_a_thought_has_so_many_tokens_and_not_one_more"),
+}
+
+NATIVE_VOCODER: dict[str, Limit] = {
+    "slots": NATIVE_SLOTS,
+    "batch": Bound("stage_kit/test_loop.py::test_ready_sessions_share_a_step_up_to_the_batch"),
+    "flow_steps": SCHEMA,
+    "seed": Choice("of the noise"),
+    "voices_bytes": Bound("vocoder_svc/minicpmo45/test_voices.py::test_one_more_than_fits_is_refused_by_type"),
+    "voice_s": NATIVE_VOICE,
+    "voice_wait_s": Deadline("limits/test_native.py::test_a_voice_waits_for_room_so_long_and_no_longer"),
+    "onnx_threads": Choice("processor threads that hear a voice"),
+    "waiting_codes": Bound("vocoder_svc/minicpmo45/test_engine.py::test_so_many_codes_of_a_response_may_wait_and_not_one_more"),
+}
+
 TABLE: dict[type[Any], dict[str, Limit]] = {
     GatewaySettings: GATEWAY,
     CoreLimits: CORE_LIMITS,
@@ -320,4 +366,8 @@ TABLE: dict[type[Any], dict[str, Limit]] = {
     RemoteChatSettings: CHAT,
     TalkerSettings: TALKER,
     VocoderSettings: VOCODER,
+    PlanSettings: PLAN,
+    MiniCpmThinkerSettings: NATIVE_THINKER,
+    MiniCpmTalkerSettings: NATIVE_TALKER,
+    MiniCpmVocoderSettings: NATIVE_VOCODER,
 }

@@ -9,7 +9,8 @@ import pytest
 
 import parley
 from parley import Limits, events
-from parley.client.outbox import COMMAND_OVERHEAD_BYTES, AudioFormat, Outbox
+from parley.client.entries import COMMAND_OVERHEAD_BYTES, AudioFormat
+from parley.client.outbox import Outbox
 from tests.parley.lasting import House, serving, signal
 from tests.support.proxy import Proxy
 
@@ -54,6 +55,38 @@ def test_an_outage_holds_back_so_many_commands_and_not_a_byte_more() -> None:
         _written(outbox)
         missing = outbox.rewind(0, 0)
         assert (missing.commands if missing else 0) == commands
+
+
+@pytest.mark.behaviour("X14")
+def test_an_outage_holds_back_so_many_pictures_and_not_a_byte_more() -> None:
+    picture = b"\xff\xd8\xff" + bytes(97)
+    outbox = Outbox(AudioFormat(), Limits(frame_ring_bytes=200), keeps=True)
+    outbox.add_picture("a", picture, 0)
+    outbox.add_picture("b", picture[:-1], 0)
+    assert outbox.has_room()
+    _written(outbox)
+    assert outbox.rewind(0, 0, 0) is None, "both are kept"
+    outbox.add_picture("c", b"\xff", 0)
+    assert not outbox.has_room()
+    _written(outbox)
+    outbox.add_picture("d", b"\xff", 0)
+    _written(outbox)
+    missing = outbox.rewind(0, 0, 0)
+    assert missing is not None and (missing.frames, missing.samples, missing.commands) == (1, 0, 0), "the oldest went"
+    again = []
+    while (entry := outbox.head()) is not None:
+        outbox.written(entry)
+        again.append(entry.event_id)
+    assert again == ["b", "c", "d"]
+
+
+@pytest.mark.behaviour("X14")
+async def test_a_picture_may_have_so_many_bytes_and_not_one_more() -> None:
+    picture = b"\xff\xd8\xff" + bytes(97)
+    async with serving(House()) as url, parley.connect(url, limits=Limits(picture_bytes=len(picture))) as session:
+        await session.see(picture)
+        with pytest.raises(parley.BadPicture, match="101 bytes, more than 100"):
+            await session.see(picture + b"\0")
 
 
 @pytest.mark.behaviour("X14")

@@ -216,7 +216,7 @@ async def test_a_lost_stage_waits_for_a_place_as_long_as_it_may(store: Store) ->
 
     async def place(wait_ms: int) -> None:
         opener = Opener(store, pool, GRAPH, "p", "gw_1", Settings(replace_wait_ms=wait_ms))
-        await opener.place_anew(opened, Replace("vocoder", {}), SessionConfig("m"), 0)
+        await opener.place_anew(opened, Replace("vocoder", {}), "r1", SessionConfig("m"), 0)
 
     began = time.monotonic()
     with pytest.raises(AtCapacity):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import AsyncIterator
 
@@ -10,10 +11,10 @@ import pytest
 
 from tests.e2e.conftest import MakeHouse
 from tests.failover.conftest import PATIENT, Dial
-from tests.failover.line import Line
+from tests.failover.line import Line, until
 from tests.failover.test_stages import holder, lose, placements, until_placed
 from tests.native_e2e.conftest import PROFILE, STAGES
-from tests.native_e2e.partner import Partner, check_begun, check_turn, check_units, words
+from tests.native_e2e.partner import Partner, check_begun, check_turn, check_units, recited, words
 from tests.support.account import heard
 from tests.support.house import House
 
@@ -96,20 +97,80 @@ async def test_a_lost_model_is_placed_anew_and_knows_what_was_said(spare: House,
         await partner.ask()
         first = (await line.until("response.created"))["response"]
         await line.response_done(first["id"])
-        said = words(line.session_id, 1, 2)
         before = placements(spare, "seer")
         await lose(spare, "seer", line)
         await until_placed(spare, "seer", before)
         await partner.ask()
         second = (await line.until("response.created"))["response"]
         done = await line.response_done(second["id"])
-    check_turn(line, done, 1, 2, before=f"{said} ")
+    assert " ".join(recited(line, done)).strip() == words(line.session_id, 1, 2)
     check_units(line)
     assert len(line.of("response.created")) == 2, "to what it only heard again it gave no answer"
     old, new = heard(spare.accounts, line.session_id, "seer")
     assert (new.first, new.lost, new.doubled, new.wrong) == (0, 0, 0, 0), "all of it was heard again"
     assert new.end > old.end and not line.of("error")
     line.check_numbers()
+
+
+async def until_held(house: House, stage: str, line: Line) -> None:
+    """By a process that lives."""
+
+    async def is_held() -> bool:
+        with contextlib.suppress(AssertionError):
+            await holder(house, stage, line.session_id)
+            return True
+        return False
+
+    await until(is_held)
+
+
+async def says_much(line: Line, partner: Partner) -> None:
+    """A turn of which the log keeps only the end, just over when this returns."""
+    response_id = await in_mid_turn(line, partner)
+    await line.response_done(response_id)
+    await line.configure(model_options={"turn_units": 2, "recite": True})
+
+
+async def check_told(line: Line, partner: Partner) -> None:
+    """The next model says each word of that turn once: as text, or as a unit of the log."""
+    await partner.ask()
+    second = (await line.until("response.created"))["response"]
+    before, logged = recited(line, await line.response_done(second["id"]))
+    assert before and logged and f"{before} {logged}" == words(line.session_id, 1, UNITS)
+    check_units(line)
+    assert not line.of("error")
+    line.check_numbers()
+
+
+@pytest.mark.behaviour("X3")
+async def test_a_lost_model_knows_its_latest_units_and_what_was_before_as_text(spare: House, dial: Dial) -> None:
+    line = await dial(spare.realtimes[0], extended=True)
+    partner = Partner(line)
+    async with partner.listening():
+        await says_much(line, partner)
+        before = placements(spare, "seer")
+        await lose(spare, "seer", line)
+        await until_placed(spare, "seer", before)
+        await check_told(line, partner)
+
+
+@pytest.mark.behaviour("X1", "X3")
+async def test_the_log_of_units_outlives_its_gateway(spare: House, dial: Dial) -> None:
+    line = await dial(spare.realtimes[0], extended=True)
+    partner = Partner(line)
+    async with partner.listening():
+        await says_much(line, partner)
+    await asyncio.to_thread(spare.gateways[0].kill)
+    try:
+        line = await line.resume(spare.realtimes[0])
+        partner.line, partner.samples = line, line.of("session.resumed")[-1]["input_samples"]
+        child = await holder(spare, "seer", line.session_id)
+        await asyncio.to_thread(child.kill)
+        await until_held(spare, "seer", line)
+        async with partner.listening():
+            await check_told(line, partner)
+    finally:
+        await asyncio.to_thread(spare.restart_gateway, 1)
 
 
 @pytest.mark.behaviour("X3")
@@ -152,6 +213,6 @@ async def test_a_model_leaves_a_draining_replica_between_two_turns(spare: House,
         await partner.ask()
         second = (await line.until("response.created"))["response"]
         done = await line.response_done(second["id"])
-    check_turn(line, done, 1, 2, before=words(line.session_id, 1, 2) + " ")
+    assert " ".join(recited(line, done)).strip() == words(line.session_id, 1, 2)
     assert not line.of("error")
     line.check_numbers()

@@ -12,6 +12,7 @@ import pytest
 from parley_stage.v1 import stage_pb2
 
 from stage_kit import Append, Card, Engine, Slot
+from stage_kit.engine import EngineLost
 from tests.stage_kit.support import WAIT_S, Probe, serving, until_set
 
 
@@ -130,3 +131,30 @@ async def test_a_long_step_of_one_stage_delays_no_other() -> None:
         assert await two.texts(1) == ["now"]
         slow.gate.set()
         assert await one.texts(1) == ["long"]
+
+
+class Doomed(Probe):
+    """The word "boom" takes its device away."""
+
+    def fatal(self, error: Exception) -> bool:
+        return "went wrong" in str(error)
+
+
+@pytest.mark.behaviour("X3")
+@pytest.mark.parametrize("where", ["step", "open"])
+async def test_an_engine_without_its_device_ends_the_process_and_nobody_is_told_that_a_session_failed(where: str) -> None:
+    """The supervisor starts another; the gateway finds a replica that died, and places its sessions anew."""
+    engine = Doomed()
+    async with serving(engine) as (client, service):
+        talks = [client.converse(f"s{n}") for n in range(2)]
+        for talk in talks:
+            await talk.open()
+        if where == "step":
+            await talks[0].text("boom")
+        else:
+            engine.refuse_open = RuntimeError("the device went wrong")
+            await client.converse("late").begin()
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(EngineLost):
+                await service.failed()
+        assert len(await client.held()) >= len(talks), "it told nobody that a session ended"

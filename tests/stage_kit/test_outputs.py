@@ -126,6 +126,7 @@ def test_a_receipt_comes_again_behind_its_output() -> None:
 def test_hearing_is_never_cancelled() -> None:
     decision, text = stage_pb2.Payload(decision=stage_pb2.Decision()), stage_pb2.Payload(text=stage_pb2.Text())
     assert not Output(Label(), decision).below(9)
+    assert not Output(Label(), stage_pb2.Payload(unit_note=stage_pb2.UnitNote())).below(9)
     assert Output(Label(), text).below(9)
     assert Output(Label(1, 1, "r"), decision).below(9)
 

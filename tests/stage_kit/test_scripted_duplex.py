@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from binascii import b2a_base64
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from parley_stage.v1 import stage_pb2
 
-from stage_kit import Label
-from stage_kit.scripted import duplex_engines, ramp, reply
+from stage_kit import InvalidConfig, Label
+from stage_kit.scripted import ScriptedDuplex, duplex_engines, ramp, reply
 from tests.stage_kit.support import INPUT, PCM_24K, WAIT_S, Conversation, serving
 
 UNIT_MS = 200
@@ -63,14 +66,14 @@ async def test_a_turn_answers_what_was_heard() -> None:
         await ear.say(QUIET, LOUD, LOUD, QUIET, QUIET, QUIET, QUIET)
         heard = await units(talk, 6)
     assert [kinds(unit) for unit in heard] == [
-        ["LISTEN", "unit_done"],
-        ["LISTEN", "unit_done"],
-        ["LISTEN", "unit_done"],
-        ["SPEAK", "text", "thought", "unit_done"],
-        ["SPEAK", "text", "thought", "TURN_END", "unit_done"],
-        ["LISTEN", "unit_done"],
+        ["LISTEN", "unit_note", "unit_done"],
+        ["LISTEN", "unit_note", "unit_done"],
+        ["LISTEN", "unit_note", "unit_done"],
+        ["SPEAK", "text", "thought", "unit_note", "unit_done"],
+        ["SPEAK", "text", "thought", "TURN_END", "unit_note", "unit_done"],
+        ["LISTEN", "unit_note", "unit_done"],
     ]
-    spoken = [message.chunk for unit in heard[3:5] for message in unit if message.HasField("chunk")]
+    spoken = [message.chunk for unit in heard[3:5] for message in unit[:-2]]
     assert {(chunk.label.turn, chunk.label.response_id) for chunk in spoken} == {(1, "t1")}
     text = "".join(chunk.payload.text.text for chunk in spoken)
     assert text == "".join(reply("s1/1/0", 3)) + " " + "".join(reply("s1/1/1", 3))
@@ -147,7 +150,7 @@ async def test_a_cancel_ends_the_turn_and_the_next_unit_listens() -> None:
         await talk.read("cancelled")
         await ear.say(QUIET, QUIET)
         second, third = await units(talk, 2)
-        assert kinds(second) == ["LISTEN", "unit_done"] and kinds(third)[0] == "SPEAK"
+        assert kinds(second) == ["LISTEN", "unit_note", "unit_done"] and kinds(third)[0] == "SPEAK"
         assert (third[0].chunk.label.epoch, third[0].chunk.label.response_id) == (4, "t2")
 
 
@@ -183,4 +186,41 @@ async def test_a_model_may_have_another_name() -> None:
         talk = client.converse("s1", "seer")
         await talk.open('{"script": "l"}', input_format=PCM_24K)
         await Ear(talk).say(QUIET, QUIET[:500])
-        assert kinds((await units(talk, 1))[0]) == ["LISTEN", "unit_done"]
+        assert kinds((await units(talk, 1))[0]) == ["LISTEN", "unit_note", "unit_done"]
+
+
+def logged(unit: list[stage_pb2.FromStage]) -> str:
+    """The note of a unit as a core hands it back."""
+    note = unit[-2].chunk.payload.unit_note
+    return b2a_base64(msgspec.msgpack.encode((note.start_ms, note.end_ms, note.data)), newline=False).decode()
+
+
+@pytest.mark.behaviour("X3")
+async def test_from_its_notes_a_model_knows_what_it_said_and_goes_on_behind_them() -> None:
+    async with serving(*duplex_engines(unit_ms=UNIT_MS)) as (client, _):
+        first = client.converse("s1", "thinker")
+        await first.open('{"script": "lssssss"}', input_format=PCM_24K)
+        await Ear(first).say(*[QUIET] * 3, QUIET[:500])
+        before = await units(first, 3)
+        notes = [unit[-2].chunk for unit in before]
+        assert [(chunk.payload.unit_note.start_ms, chunk.payload.unit_note.end_ms) for chunk in notes] == [(0, 200), (200, 400), (400, 600)]
+        assert {(chunk.label.response_id, chunk.last) for chunk in notes} == {("", False)} and notes[2].label.turn == 1
+        assert all(len(chunk.payload.unit_note.data) < 1024 for chunk in notes)
+        again = client.converse("s2", "thinker")
+        script = {"script": "lsssse", "recite": True, "previous": "Before.", "unit_log": [logged(unit) for unit in before]}
+        await again.open(json.dumps(script), input_format=PCM_24K)
+        await Ear(again).say(*[QUIET] * 6, QUIET[:500])
+        after = await units(again, 3)
+    assert [kinds(unit)[0] for unit in after] == ["LISTEN", "SPEAK", "SPEAK"], "the open turn is over, the next unit listens"
+    assert [unit[0].chunk.payload.decision.t_ms for unit in after] == [600, 800, 1000], "nothing is made of what the log tells"
+    assert [unit[-1].unit_done.unit for unit in after] == [0, 1, 2]
+    words = " ".join("".join(reply(f"s2/1/{unit}", 3)) for unit in (0, 1))
+    assert after[1][1].chunk.payload.text.text == f"Before. / {words} " + "".join(reply("s2/1/0", 3)) + " "
+    assert msgspec.msgpack.decode(after[0][-2].chunk.payload.unit_note.data)[0] == 3, "its own numbers go on"
+
+
+@pytest.mark.parametrize("text", ["no base64", "", b2a_base64(msgspec.msgpack.encode((0, 200, b"x"))).decode(), "kgEC"])
+def test_a_log_that_is_not_of_this_model_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        ScriptedDuplex().validate({"unit_log": [text]})
+    assert refused.value.param == "unit_log[0]"

@@ -53,8 +53,7 @@ class Camera:
         """Takes a frame in, or refuses it by type and changes nothing. `seen`: frames that the open unit has already."""
         assert append.payload is not None
         image = append.payload.image
-        following = gather.waiting[0] if gather.waiting else None
-        start, end = (following.start_ms, following.end_ms) if following is not None else (gather.start_ms, gather.end_ms)
+        start, end = gather.next_span
         if gather.begun and image.t_ms < start:
             refuse(slot, append, "t_ms", "late: its unit was heard already")
             return

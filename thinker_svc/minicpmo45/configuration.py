@@ -10,8 +10,9 @@ import msgspec
 
 from minicpmo45.config import VisionConfig
 from stage_kit import InvalidConfig
+from thinker_svc.minicpmo45.note import BadLog, Note, read_log
 from thinker_svc.minicpmo45.sampler import Sampling
-from thinker_svc.minicpmo45.unit import UnitRules
+from thinker_svc.minicpmo45.unit import MOST_UNIT_TOKENS, UnitRules
 from thinker_svc.minicpmo45.voice import Named, VoiceRecording, chosen_voice
 from thinker_svc.minicpmo45.window import WindowRules
 
@@ -19,7 +20,6 @@ INSTRUCTIONS = "Streaming Omni Conversation."
 """The reference's own."""
 MOST_TEXT = 65_536
 """Characters of `instructions` and of `previous`."""
-MOST_UNIT_TOKENS = 64
 SEED_BITS = 63
 
 _NUMBERS: dict[str, tuple[float, float]] = {
@@ -45,8 +45,9 @@ _MARKS = ("window_high_tokens", "window_low_tokens")
 _CHOICES = {"listen_token": ("listen", "im_end"), "window": ("off", "basic", "context")}
 _TEXTS = ("instructions", "previous")
 _VOICE = ("voice", "reference_voice", "reference_rate_hz")
-FROZEN = ("instructions", "voice", "previous")
-"""What holds from the first unit on."""
+_LOG = "unit_log"
+FROZEN = ("instructions", "voice", "previous", _LOG)
+"""What holds from the first unit on; the log does from the first sound on."""
 
 
 class SessionConfig(msgspec.Struct, frozen=True):
@@ -55,7 +56,9 @@ class SessionConfig(msgspec.Struct, frozen=True):
     instructions: str = INSTRUCTIONS
     voice: VoiceRecording | None = None
     previous: str = ""
-    """What was said before the stage was placed anew."""
+    """What was said before the stage was placed anew, and before `unit_log`."""
+    unit_log: tuple[Note, ...] = ()
+    """The latest units before the stage was placed anew, oldest first: they are fed again. Pictures of theirs are gone."""
     sampling: Sampling = Sampling()
     seed: int | None = None
     rules: UnitRules = UnitRules()
@@ -68,7 +71,7 @@ class SessionConfig(msgspec.Struct, frozen=True):
     """Of frames that do not say it themselves."""
 
 
-def session_config(config: Mapping[str, Any], named: Named, voice_s: float, window_tokens: int) -> SessionConfig:
+def session_config(config: Mapping[str, Any], named: Named, voice_s: float, window_tokens: int, vocab_size: int) -> SessionConfig:
     """The typed configuration. Raises InvalidConfig that names the field."""
     _check(config, window_tokens)
     sampling = {name: config[name] for name in Sampling.__struct_fields__ if name in config}
@@ -81,6 +84,7 @@ def session_config(config: Mapping[str, Any], named: Named, voice_s: float, wind
         instructions=config.get("instructions", defaults.instructions),
         voice=chosen_voice(config, named, voice_s),
         previous=config.get("previous", defaults.previous),
+        unit_log=_log(config, vocab_size),
         sampling=msgspec.convert(sampling, Sampling),
         seed=config.get("seed"),
         rules=UnitRules(
@@ -92,7 +96,7 @@ def session_config(config: Mapping[str, Any], named: Named, voice_s: float, wind
             high_tokens=high,
             low_tokens=low,
             units=config.get("window_units", window.units),
-            previous_tokens=config.get("window_previous_tokens", window.previous_tokens),
+            previous_tokens=config.get("window_previous_tokens", min(window.previous_tokens, window_tokens // 8)),
         ),
         force_listen_count=config.get("force_listen_count", defaults.force_listen_count),
         listen_until_ms=config.get("listen_until_ms", defaults.listen_until_ms),
@@ -103,6 +107,13 @@ def session_config(config: Mapping[str, Any], named: Named, voice_s: float, wind
 def frozen_changes(held: SessionConfig, wanted: SessionConfig) -> list[str]:
     """The fields that hold from the first unit on and were to change."""
     return [name for name in FROZEN if getattr(held, name) != getattr(wanted, name)]
+
+
+def _log(config: Mapping[str, Any], vocab_size: int) -> tuple[Note, ...]:
+    try:
+        return read_log(config.get(_LOG, []), vocab_size)
+    except BadLog as error:
+        raise InvalidConfig(_LOG, str(error)) from None
 
 
 def _check(config: Mapping[str, Any], window_tokens: int) -> None:
@@ -124,5 +135,5 @@ def _check(config: Mapping[str, Any], window_tokens: int) -> None:
         elif name == "greedy":
             if not isinstance(value, bool):
                 raise InvalidConfig(name, "must be true or false")
-        elif name not in _VOICE:
+        elif name != _LOG and name not in _VOICE:
             raise InvalidConfig(name, "unknown field")

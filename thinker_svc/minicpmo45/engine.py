@@ -14,8 +14,10 @@ from parley_stage.v1 import stage_pb2
 
 from minicpmo45.config import SAMPLE_RATE_IN, UNIT_MS, read_config
 from minicpmo45.memory_plan import session_pages
+from minicpmo45.slots import planned
 from minicpmo45.weights import thinker_weights
 from stage_kit import Append, Card, Engine, InvalidConfig, Label, SessionOver, Slot
+from stage_kit.logs import logger
 from thinker_svc.minicpmo45.camera import refuse
 from thinker_svc.minicpmo45.configuration import SessionConfig, frozen_changes, session_config
 from thinker_svc.minicpmo45.model import Row, ThinkerModel
@@ -37,16 +39,18 @@ from torch_kit.pages import PAGE, PagePool
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ERROR = stage_pb2.StageError
+log = logger()
 
 
 class MiniCpmThinkerEngine(Engine):
     """One step feeds the next tokens of every session that has some: prefixes, units, decided tokens, in one forward."""
 
     def __init__(self, settings: MiniCpmThinkerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Reads sizes, vocabulary and the named voices. Raises CheckpointError."""
-        self._settings = settings
+        """Reads sizes, vocabulary and the named voices. Raises CheckpointError and PlanError."""
         self._clock = clock
         self._config = read_config(settings.checkpoint)
+        settings, self._plan = planned("thinker", settings, self._config)
+        self._settings = settings
         self._vocabulary = Vocabulary.read(settings.checkpoint, self._config.llm.vocab_size)
         self._named = named_voices(settings.checkpoint, settings.voices, settings.voice_s)
         self._device = torch.device(settings.device)
@@ -60,14 +64,14 @@ class MiniCpmThinkerEngine(Engine):
             engine="minicpmo45",
             model="minicpm-o-4.5",
             reads=("audio", "image"),
-            makes=("decision", "text", "thought"),
+            makes=("decision", "text", "thought", "unit_note"),
             slots=settings.slots,
             batch=settings.slots,
             input_rate=SAMPLE_RATE_IN,
             unit_ms=UNIT_MS,
             kv_bytes=settings.slots * session,
             kv_bytes_per_session=session,
-            capabilities=("frames", "continuation", "recap"),
+            capabilities=("frames", "continuation", "recap", "unit_log"),
         )
         self._rows = list(range(settings.slots - 1, -1, -1))
         self._prefixes = Prefixes()
@@ -80,6 +84,7 @@ class MiniCpmThinkerEngine(Engine):
     def load(self) -> None:
         """Reads the weights and takes the memory of all sessions. Raises CheckpointError, WeightError and BadScript."""
         settings, config = self._settings, self._config
+        log.info("memory plan", **self._plan)
         weights = thinker_weights(settings.checkpoint, self._device, self._dtype)
         script = None
         if settings.script is not None:
@@ -99,7 +104,7 @@ class MiniCpmThinkerEngine(Engine):
 
     def validate(self, config: dict[str, Any]) -> SessionConfig:
         """See `session_config`; a prefix that takes more than half of the window is refused. Raises InvalidConfig."""
-        found = session_config(config, self._named, self._settings.voice_s, self._settings.window_tokens)
+        found = session_config(config, self._named, self._settings.voice_s, self._settings.window_tokens, self._vocabulary.size)
         voice = 0 if found.voice is None else len(found.voice.samples()) * 10 // SAMPLE_RATE_IN + 1
         recap = min(found.window.previous_tokens, len(self._vocabulary.encode(found.previous)))
         rest = prefix_tail(self._vocabulary, [0] * recap, voice=voice > 0).rows
@@ -132,11 +137,10 @@ class MiniCpmThinkerEngine(Engine):
         session = _session(slot)
         config: SessionConfig = slot.config
         changes = frozen_changes(session.config, config)
-        if changes and session.begun:
-            config = msgspec.structs.replace(config, **{name: getattr(session.config, name) for name in changes})
-            slot.fail(
-                Label(slot.epoch), f"{changes[0]} holds from the first unit on", code=_ERROR.CODE_FAILED_PRECONDITION, param=changes[0]
-            )
+        held = [name for name in changes if session.begun or (name == "unit_log" and session.gather.begun)]
+        if held:
+            config = msgspec.structs.replace(config, **{name: getattr(session.config, name) for name in held})
+            slot.fail(Label(slot.epoch), f"{held[0]} holds from the first unit on", code=_ERROR.CODE_FAILED_PRECONDITION, param=held[0])
         session.config = config
         if changes and not session.begun:
             session.table.release()
@@ -215,7 +219,7 @@ class MiniCpmThinkerEngine(Engine):
             refuse(slot, append, "audio", "holds NaN or infinity; heard as silence")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
         session.gather.push(samples, append.start_ms, append.end_ms, self._clock())
-        if session.gather.held_ms > self._settings.input_s * 1000:
+        if session.gather.held_ms(session.config.listen_until_ms) > self._settings.input_s * 1000:
             session.gather.clear()
             why = f"more than {self._settings.input_s:g} s of sound wait"
             raise SessionOver(slot, why, code=_ERROR.CODE_LIMIT_EXCEEDED, param="input_s")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from minicpmo45.config import SAMPLE_RATE_IN
+from minicpmo45.config import UNIT_MS
 from thinker_svc.minicpmo45.mel import FIRST_SAMPLES, UNIT_SAMPLES
+from thinker_svc.minicpmo45.note import Note
+from thinker_svc.minicpmo45.replay import PER_MS, Replay, Samples
 
-Samples = NDArray[np.float32]
-_PER_MS = SAMPLE_RATE_IN // 1000
+_MOST_AGAIN = 60 * 1000 * PER_MS
+"""Samples that may come again and count for nothing."""
 
 
 class HeardUnit(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class HeardUnit(msgspec.Struct, frozen=True):
     """Where its real sound ends: silence behind it does not count."""
     complete_at: float
     """Monotonic second at which it was complete."""
+    noted: Note | None = None
+    """It is a unit of the session's log: what was decided in it is known."""
 
     @property
     def consumed_ms(self) -> int:
@@ -34,9 +38,10 @@ class HeardUnit(msgspec.Struct, frozen=True):
 
 
 class Gatherer:
-    """Collects one session's samples. Times are milliseconds of the input timeline."""
+    """Collects one session's samples: those that come again for the units of its `log`, then those of new ones, which begin where the log
+    ends. Times are milliseconds of the input timeline."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Sequence[Note] = ()) -> None:
         self.waiting: deque[HeardUnit] = deque()
         """Complete units, oldest first."""
         self._parts: list[Samples] = []
@@ -45,6 +50,7 @@ class Gatherer:
         self._before = 0
         self._units = 0
         self._end_ms: int | None = None
+        self._replay = Replay(log)
 
     @property
     def begun(self) -> bool:
@@ -54,25 +60,48 @@ class Gatherer:
     @property
     def start_ms(self) -> int:
         """Where the open unit starts."""
-        return (self._began or 0) + self._before // _PER_MS
+        return (self._began or 0) + self._before // PER_MS
 
     @property
     def end_ms(self) -> int:
         """Where the open unit ends, if real sound fills it."""
-        return (self._began or 0) + (self._before + self._wanted) // _PER_MS
+        return (self._began or 0) + (self._before + self._wanted) // PER_MS
 
     @property
-    def held_ms(self) -> int:
-        """Sound that waits, complete units included."""
-        return (self._count + sum(len(unit.samples) for unit in self.waiting)) // _PER_MS
+    def replays(self) -> bool:
+        """There are units of the log that are not complete."""
+        return self._replay.waits
+
+    @property
+    def next_span(self) -> tuple[int, int]:
+        """Start and end of the next unit that is not of the log, if real sound fills it."""
+        for unit in self.waiting:
+            if unit.noted is None:
+                return unit.start_ms, unit.end_ms
+        if self.replays:
+            return self._replay.end_ms, self._replay.end_ms + UNIT_MS
+        return self.start_ms, self.end_ms
+
+    def held_ms(self, heard_until_ms: int = 0) -> int:
+        """Sound that waits, complete units included. What is only heard again does not count: the log's, and up to a minute of units that
+        end by `heard_until_ms`."""
+        again = new = 0
+        for unit in self.waiting:
+            if unit.noted is None and unit.end_ms <= heard_until_ms:
+                again += len(unit.samples)
+            elif unit.noted is None:
+                new += len(unit.samples)
+        return (self._count + new + max(0, again - _MOST_AGAIN)) // PER_MS
 
     def push(self, samples: Samples, start_ms: int, end_ms: int, now: float) -> None:
-        """Samples that come next; a hole in the timeline moves what follows it."""
+        """Samples that come next; a hole in the timeline moves what follows it, an overlap of roundings does not."""
         if self._began is None:
             self._began = start_ms
-        elif self._end_ms is not None and start_ms != self._end_ms:
+        elif self._end_ms is not None and start_ms > self._end_ms:
             self._began += start_ms - self._end_ms
         self._end_ms = end_ms
+        if self.replays:
+            samples = self._hear_again(samples, now)
         while len(samples):
             taken = samples[: self._wanted - self._count]
             self._parts.append(taken)
@@ -88,15 +117,25 @@ class Gatherer:
         self._complete(now, real)
 
     def clear(self) -> None:
-        """Forgets all sound that no unit has heard yet. The timeline goes on where the next samples say."""
+        """Forgets all sound that no unit has heard yet, here or before. The timeline goes on where the next samples say."""
         self._before += self._count
-        self._units -= len(self.waiting)
-        self.waiting.clear()
+        kept = deque(unit for unit in self.waiting if unit.noted is not None)
+        self._units -= len(self.waiting) - len(kept)
+        self.waiting = kept
         self._parts, self._count = [], 0
 
     @property
     def _wanted(self) -> int:
         return FIRST_SAMPLES if self._units == 0 else UNIT_SAMPLES
+
+    def _hear_again(self, samples: Samples, now: float) -> Samples:
+        """Gives the log its part of the sound that comes next; the rest."""
+        taken, units = self._replay.take((self._began or 0) * PER_MS + self._before, samples)
+        self._before += taken
+        for note, sound in units:
+            self.waiting.append(HeardUnit(sound, self._units == 0, note.start_ms, note.end_ms, now, note))
+            self._units += 1
+        return samples[taken:]
 
     def _complete(self, now: float, real: int | None = None) -> None:
         start = self.start_ms

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from minicpmo45.config import LlmConfig
-from thinker_svc.minicpmo45.configuration import MOST_UNIT_TOKENS
 from thinker_svc.minicpmo45.sampler import Draws, Manner, Sampler, Sampling
 from thinker_svc.minicpmo45.script import Script
 from thinker_svc.minicpmo45.template import EMBEDDED
-from thinker_svc.minicpmo45.unit import UnitRules, Units
+from thinker_svc.minicpmo45.unit import MOST_UNIT_TOKENS, UnitRules, Units
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from torch_kit.decoder import Decoder, DecoderConfig, WeightError
 from torch_kit.graphs import Graphs
@@ -25,6 +24,8 @@ from torch_kit.pages import PagePool
 from torch_kit.ragged import BUCKETS, WIDTHS, RaggedBatch, bucket, width
 
 PREFIX = "llm.model."
+NOTHING = -1
+"""In place of a token that was not drawn."""
 _Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
 """Key, function and blank inputs of a graph."""
 
@@ -57,6 +58,8 @@ class Decision(NamedTuple):
     """The unit ends with this token."""
     finite: bool
     """False: its logits hold NaN or infinity, and the token means nothing."""
+    drawn: int
+    """What entered the history of the repetition penalty, which need not be the token; negative: nothing."""
 
 
 class ThinkerModel:
@@ -107,6 +110,10 @@ class ThinkerModel:
     def forget(self, slot: int) -> None:
         """Another session begins in this slot."""
         self.sampler.forget(slot)
+
+    def recall(self, slot: int, drawn: Sequence[int]) -> None:
+        """Tokens that the session drew elsewhere, oldest first: its repetition penalty knows them from now on."""
+        self.sampler.observe(slot, drawn)
 
     @torch.no_grad()
     def step(self, rows: Sequence[Row]) -> list[Decision | None]:
@@ -204,7 +211,7 @@ class ThinkerModel:
         return self.sampler.manner(row.slot for row in rows)
 
     def _decide(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
-        """int64 [rows, 3]: token, ended, finite. `numbers` int64 [rows, 4]: slot, unit, goes on, turn is open."""
+        """int64 [rows, 4]: token, ended, finite, drawn. `numbers` int64 [rows, 4]: slot, unit, goes on, turn is open."""
         slots, unit, goes_on, is_open = numbers.unbind(1)
         opening = goes_on == 0
         self.units.begin(slots, opening, is_open > 0)
@@ -217,15 +224,16 @@ class ThinkerModel:
         draws = Draws(self._seeds[slots], unit, step)
         drawn = self.sampler.sample(slots, logits, draws, self.units.draws(slots), script, manner)
         verdict = self.units.advance(slots, drawn)
-        return torch.stack((verdict.token, verdict.ended, finite), 1)
+        entered = torch.where(self.sampler.entered[slots], drawn, NOTHING)
+        return torch.stack((verdict.token, verdict.ended, finite, entered), 1)
 
     def _upload(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.pool.device)
 
 
 def _decision(numbers: list[int]) -> Decision:
-    token, ended, finite = numbers
-    return Decision(token, bool(ended), bool(finite))
+    token, ended, finite, drawn = numbers
+    return Decision(token, bool(ended), bool(finite), drawn)
 
 
 def _matrix(weights: Mapping[str, Tensor], name: str, config: LlmConfig) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -92,6 +92,8 @@ class Sampler:
         self._choices = torch.zeros(slots, 4, dtype=torch.int64, device=device)
         self._history = torch.zeros(slots, HISTORY, dtype=torch.int64, device=device)
         self._drawn = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.entered = torch.zeros(slots, dtype=torch.bool, device=device)
+        """Whether the slot's newest token entered its history."""
         self._manners = [Manner.WIDE] * slots
 
     def tune(self, slot: int, sampling: Sampling) -> None:
@@ -106,6 +108,13 @@ class Sampler:
     def forget(self, slot: int) -> None:
         """Another session begins in this slot."""
         self._drawn[slot] = 0
+
+    def observe(self, slot: int, tokens: Sequence[int]) -> None:
+        """Tokens that this session drew elsewhere enter its history, oldest first."""
+        newest = torch.tensor(tokens[-HISTORY:], dtype=torch.int64, device=self._history.device)
+        places = self._drawn[slot] + torch.arange(len(newest), device=self._history.device)
+        self._history[slot, places % HISTORY] = newest
+        self._drawn[slot] += len(newest)
 
     def manner(self, slots: Iterable[int]) -> Manner:
         """What a batch of these slots needs."""
@@ -178,6 +187,7 @@ class Sampler:
         place = self._drawn[slots] % HISTORY
         self._history[slots, place] = torch.where(entered, token, self._history[slots, place])
         self._drawn[slots] += entered
+        self.entered[slots] = entered
 
 
 def _waits(draws: Draws, draw: int, columns: Tensor | int) -> Tensor:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from minicpmo45.tokens import Tokens
 from stage_kit import Label
-from thinker_svc.minicpmo45.camera import Camera
+from thinker_svc.minicpmo45.camera import Camera, Frame
 from thinker_svc.minicpmo45.configuration import SessionConfig
 from thinker_svc.minicpmo45.gather import Gatherer, HeardUnit
+from thinker_svc.minicpmo45.note import Note
 from thinker_svc.minicpmo45.prefixes import Key
 from thinker_svc.minicpmo45.template import AUDIO_ROWS
 from thinker_svc.minicpmo45.vocabulary import TextStream, Vocabulary
@@ -64,6 +66,10 @@ class OpenUnit:
     listens: bool = False
     tokens: list[int] = field(default_factory=list)
     """Decided and fed, but for the newest."""
+    fed: list[int] = field(default_factory=list)
+    """What stands behind its sound; when it is over, what ends it, too."""
+    drawn: list[int] = field(default_factory=list)
+    """What it entered in the history of the repetition penalty."""
     said: list[int] = field(default_factory=list)
     speaks: bool = False
     opened_turn: bool = False
@@ -72,6 +78,11 @@ class OpenUnit:
     def decoding(self) -> bool:
         """A decided token is to be fed."""
         return bool(self.tokens)
+
+    @property
+    def noted(self) -> Note | None:
+        """What is known of it, if it is a unit of the session's log."""
+        return self.heard.noted if self.heard is not None else None
 
 
 class Session:
@@ -94,6 +105,10 @@ class Session:
         self.failure: Exception | None = None
         self.number = 0
         """Of the next unit."""
+        self.ended = 0
+        """Units that are over here, those of the log included."""
+        self.receipts = 0
+        """Units that were told of."""
         self.unit: OpenUnit | None = None
         self.close: tuple[int, ...] = ()
         """What ends the last unit and is not fed yet."""
@@ -121,7 +136,7 @@ class Session:
     @property
     def begun(self) -> bool:
         """A unit was begun: instructions and voice hold."""
-        return self.number > 0 or self.unit is not None
+        return self.ended > 0 or self.unit is not None
 
     @property
     def free_pages(self) -> int:
@@ -136,7 +151,9 @@ class Session:
         return self.free_pages * page + last
 
     def begin_prefix(self) -> None:
-        """The prefix is to be made, with the recap that the configuration brings."""
+        """The prefix is to be made, with the recap and the log that the configuration brings."""
+        if not self.gather.begun:
+            self.gather = Gatherer(self.config.unit_log)
         recap = self.vocabulary.encode(self.config.previous) if self.config.previous else []
         self.window = Window(newest(recap, self.config.window.previous_tokens))
         self.prefix = Kind.HEAD
@@ -151,9 +168,8 @@ class Session:
             return Kind.FLUSH
         heard = self.coming
         if heard is not None:
-            frames = self.camera.before(heard.end_ms)
-            return Kind.UNIT if all(frame.decoded.done() for frame in frames) else None
-        if self.gather.begun:
+            return Kind.UNIT if all(frame.decoded.done() for frame in self.frames(heard)) else None
+        if self.gather.begun and not self.gather.replays:
             frames = self.camera.before(self.gather.end_ms)
             if frames and frames[0].decoded.done():
                 return Kind.EARLY
@@ -169,6 +185,8 @@ class Session:
         heard = self.coming
         if heard is None:
             return self.opened_at + PREFIX_S if not self.begun else now + LISTEN_S
+        if heard.noted is not None:
+            return heard.complete_at + PREFIX_S
         if self.unit is not None and self.unit.opened_turn:
             return heard.complete_at
         if self.turn_label is not None:
@@ -182,6 +200,10 @@ class Session:
             return self.unit.heard
         return self.gather.waiting[0] if self.gather.waiting else None
 
+    def frames(self, heard: HeardUnit) -> list[Frame]:
+        """The frames of a unit; one of the log has none."""
+        return self.camera.before(heard.end_ms) if heard.noted is None else []
+
     def open_unit(self) -> OpenUnit:
         """The unit that is being fed, begun if need be."""
         if self.unit is None:
@@ -193,13 +215,26 @@ class Session:
         if unit.heard is None:
             unit.heard = self.gather.waiting.popleft()
         unit.epoch = epoch
+        if unit.heard.noted is not None:
+            unit.number = unit.heard.noted.number
+            return unit.heard
         forced = unit.number < self.config.force_listen_count or unit.heard.end_ms <= self.config.listen_until_ms
-        unit.listens = self.force_listen or forced
+        # the turn that was in progress when the session was lost does not go on
+        lost = self.fed_open and self.turn_label is None
+        unit.listens = self.force_listen or forced or lost
         return unit.heard
+
+    def feed_noted(self, unit: OpenUnit, noted: Note) -> None:
+        """A unit of the log is in the context as it was there before; its terminator is to end it."""
+        unit.fed, unit.tokens = list(noted.fed), list(noted.tokens)
+        unit.said = [token for token in noted.fed[1:] if self.vocabulary.is_text(token)]
+        if unit.fed:
+            self.fed_open = unit.fed[-1] != self.tokens.turn_eos
 
     def lacks(self, rows: int) -> int:
         """Tokens short of room for `rows` more of the open unit and all that may follow in it."""
-        needed = rows + AUDIO_ROWS + self.config.rules.most_tokens + len(self.close) + 4
+        decided = 0 if self._replaying else self.config.rules.most_tokens
+        needed = rows + AUDIO_ROWS + decided + len(self.close) + 4
         return needed - self.room
 
     def make_room(self, rows: int) -> bool:
@@ -235,8 +270,16 @@ class Session:
             self.prefix = Kind.TAIL
             self.table.cut_prefix(self.shared.length if self.shared is not None else 0)
 
+    @property
+    def _replaying(self) -> bool:
+        return self.unit is not None and self.unit.noted is not None
+
     def _shed(self, short: int) -> None:
-        leaving = before_unit(self.config.window, self.window.spans, short)
+        rules = self.config.window
+        if self._replaying and rules.mode == "off":
+            # a log that is longer than this window is no fault of the session
+            rules = replace(rules, mode="basic")
+        leaving = before_unit(rules, self.window.spans, short)
         if leaving is None:
             raise self._overflow()
         self.cut(leaving)
@@ -256,10 +299,11 @@ class Session:
         """The unit is over; what ends it rides with the next rows."""
         unit = self.unit
         assert unit is not None
+        unit.fed.extend(terminator)
         self.close = (*terminator, self.tokens.unit_end)
         self.window.spans.append(UnitSpan(unit.rows + len(self.close), tuple(unit.said)))
         self.unit = None
-        self.number = unit.number + 1
+        self.number, self.ended = unit.number + 1, self.ended + 1
         self.leaving = after_unit(self.config.window, self.table.prefix_length, self.window.spans).units > 0
         return unit
 

@@ -9,6 +9,9 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from minicpmo45.recordings import LONGEST_S
+from minicpmo45.slots import SlotCount
+
 
 class MiniCpmThinkerSettings(BaseSettings):
     """Every limit has its unit in its name."""
@@ -25,8 +28,8 @@ class MiniCpmThinkerSettings(BaseSettings):
     warm_tokens: int = Field(2560, ge=0)
     """Contexts up to which graphs are captured at start; what is longer is when it is first met, which takes a fraction of a second."""
 
-    slots: int = Field(16, ge=1, le=1024)
-    """Most sessions at once; all of them may be in one step."""
+    slots: SlotCount = Field(0, ge=0, le=1024)
+    """Most sessions at once; all of them may be in one step. 0 or `auto`: as many as the plan of the card says (on the CPU, 4)."""
     window_tokens: int = Field(8192, ge=512)
     """Tokens of a session that fit into its pages, prefix included; all of them are set aside when it opens."""
     unit_frames: int = Field(4, ge=0)
@@ -35,7 +38,7 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Most sound of a session that may wait to be heard; more ends the session."""
     voices: Path | None = None
     """Folder of named voices, `NAME.wav`, beside those of the checkpoint."""
-    voice_s: float = Field(17.0, gt=0, le=60)
+    voice_s: float = Field(LONGEST_S, gt=0, le=60)
     """Longest recording of a voice."""
     picture_threads: int = Field(2, ge=1)
     """Threads that decode camera frames."""

@@ -1,4 +1,4 @@
-"""What leaves the stage: decisions, text, thoughts, receipts."""
+"""What leaves the stage: decisions, text, thoughts, notes, receipts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from parley_stage.v1 import stage_pb2
 from torch import Tensor
 
 from stage_kit import Label, Slot
+from thinker_svc.minicpmo45.note import packed
 from thinker_svc.minicpmo45.session import OpenUnit, Session
 
 UNIT_S = 1.0
@@ -36,8 +37,8 @@ def decided(slot: Slot, session: Session, token: int, *, ended: bool) -> None:
 
 
 def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | None = None, now: float = 0.0) -> None:
-    """A unit is over. `hidden` [at least the tokens, hidden] on the host, by the number of the token: what a speaking unit passes on; None:
-    it was broken off, or listened."""
+    """A unit of new sound is over. `hidden` [at least the tokens, hidden] on the host, by the number of the token: what a speaking unit
+    passes on; None: it was broken off, or listened."""
     label = session.turn_label
     if hidden is not None and unit.speaks and label is not None:
         said = unit.tokens[1:-1]
@@ -49,7 +50,11 @@ def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | N
             _decide(slot, unit, stage_pb2.Decision.KIND_TURN_END, label)
             session.turn_label = None
     assert unit.heard is not None
-    slot.unit_done(unit.number, unit.heard.consumed_ms, label or Label(unit.epoch, session.turn))
+    noted = packed(unit.number, unit.fed, unit.drawn)
+    note = stage_pb2.UnitNote(start_ms=unit.heard.start_ms, end_ms=unit.heard.end_ms, data=noted)
+    slot.emit(stage_pb2.Payload(unit_note=note), Label(slot.epoch, session.turn))
+    slot.unit_done(session.receipts, unit.heard.consumed_ms, label or Label(unit.epoch, session.turn))
+    session.receipts += 1
 
 
 def _speaks(slot: Slot, session: Session, unit: OpenUnit) -> None:

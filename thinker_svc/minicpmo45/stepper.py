@@ -88,7 +88,7 @@ class Stepper:
                 heads.add(session.prefix_key)
             elif kind is Kind.UNIT:
                 heard = session.begin_sound(session.open_unit(), slot.epoch)
-                job.frames = session.camera.before(heard.end_ms)
+                job.frames = session.frames(heard)
             elif kind is Kind.EARLY:
                 job.frames = session.camera.before(session.gather.end_ms)[:1]
             jobs.append(job)
@@ -168,15 +168,15 @@ class Stepper:
         content, embeddings = self._unit_rows(job, unit)
         if not session.make_room(content.rows):
             return False
-        decides = job.kind is Kind.UNIT and not unit.listens
+        decides = job.kind is Kind.UNIT and not unit.listens and unit.noted is None
         is_open = session.fed_open if decides else None
         appended = session.table.append(content.rows)
         job.row = Row(session.row, appended, content.ids, embeddings, unit.number if decides else -1, is_open)
         return True
 
     def _unit_rows(self, job: Job, unit: OpenUnit) -> tuple[Plan, tuple[Tensor, ...]]:
-        """The unit's next rows: its opening, unless that was fed; pictures; with its sound complete also that, and the end of a turn that
-        must not go on."""
+        """The unit's next rows: its opening, unless that was fed; pictures; with its sound complete also that, and what is known to follow:
+        the tokens of a unit of the log, the end of a turn that must not go on."""
         session = job.session
         parts: list[Plan] = [] if unit.rows else [unit_opening(self._tokens, session.close)]
         embeddings: list[Tensor] = []
@@ -187,7 +187,9 @@ class Stepper:
         if job.kind is Kind.UNIT and unit.audio is not None:
             parts.append(audio_rows())
             embeddings.append(unit.audio)
-            if unit.listens and session.fed_open:
+            if unit.noted is not None:
+                parts.append(plan(("noted", unit.noted.fed)))
+            elif unit.listens and session.fed_open:
                 parts.append(plan(("turn_end", [self._tokens.turn_eos])))
         return joined(*parts), tuple(embeddings)
 
@@ -208,6 +210,8 @@ class Stepper:
         if decision is not None and not decision.finite:
             session.failure = NotFinite("the model's logits are not finite")
         elif decision is not None:
+            assert session.unit is not None
+            session.unit.drawn += [decision.drawn] if decision.drawn >= 0 else []
             decided(job.slot, session, decision.token, ended=decision.ended)
 
     def _fed_unit(self, job: Job) -> None:
@@ -216,6 +220,7 @@ class Stepper:
         assert unit is not None and row is not None
         if job.kind is Kind.TOKEN:
             session.fed_open = unit.tokens[-1] != self._tokens.turn_eos
+            unit.fed.append(unit.tokens[-1])
             unit.rows += 1
             return
         if not unit.rows:
@@ -225,7 +230,11 @@ class Stepper:
         unit.pictures += len(job.frames)
         session.close = ()
         session.camera.drop(job.frames)
-        if job.kind is Kind.UNIT and unit.listens:
+        if unit.noted is not None:
+            session.feed_noted(unit, unit.noted)
+            self._model.recall(session.row, unit.noted.drawn)
+        elif job.kind is Kind.UNIT and unit.listens:
+            unit.fed += [self._tokens.turn_eos] if session.fed_open else []
             session.force_listen = session.fed_open = False
             decided(job.slot, session, self._tokens.listen, ended=True)
 
@@ -245,7 +254,8 @@ class Stepper:
             session = job.session
             assert session.unit is not None
             unit = session.end_unit(tuple(session.unit.tokens[-1:]))
-            finish_unit(job.slot, session, unit, states.get(session.row), now)
+            if unit.noted is None:
+                finish_unit(job.slot, session, unit, states.get(session.row), now)
 
 
 def _undo(job: Job) -> None:

@@ -16,7 +16,7 @@ EMBEDDED = -1
 AUDIO_ROWS = 10
 PREVIOUS_MARKER = "\n\nprevious: "
 
-Kind = Literal["head", "voice", "previous", "suffix", "close", "unit", "image", "slice", "audio", "turn_end"]
+Kind = Literal["head", "voice", "previous", "suffix", "close", "unit", "image", "slice", "audio", "turn_end", "noted"]
 
 
 class Span(NamedTuple):

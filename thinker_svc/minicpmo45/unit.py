@@ -9,6 +9,9 @@ from torch import Tensor
 
 from minicpmo45.tokens import Tokens
 
+MOST_UNIT_TOKENS = 64
+"""That rules may permit."""
+
 
 class UnitRules(NamedTuple):
     """Bounds of a session's units."""

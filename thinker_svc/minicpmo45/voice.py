@@ -16,10 +16,9 @@ import soxr
 from numpy.typing import NDArray
 
 from minicpmo45.config import SAMPLE_RATE_IN
+from minicpmo45.recordings import RATES, SHORTEST_MS
 from stage_kit import InvalidConfig
 
-RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-SHORTEST_MS = 500
 _HEADERS = (b"RIFF", b"fLaC", b"OggS")
 
 

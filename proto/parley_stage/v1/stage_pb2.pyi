@@ -243,7 +243,7 @@ class Control(_message.Message):
     def __init__(self, kind: _Optional[_Union[Control.Kind, str]] = ..., item_id: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ...) -> None: ...
 
 class Payload(_message.Message):
-    __slots__ = ("audio", "image", "text", "transcript", "messages", "thought", "codes", "latents", "tool", "control", "decision")
+    __slots__ = ("audio", "image", "text", "transcript", "messages", "thought", "codes", "latents", "tool", "control", "decision", "unit_note")
     AUDIO_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class Payload(_message.Message):
     TOOL_FIELD_NUMBER: _ClassVar[int]
     CONTROL_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    UNIT_NOTE_FIELD_NUMBER: _ClassVar[int]
     audio: Audio
     image: Image
     text: Text
@@ -266,7 +267,18 @@ class Payload(_message.Message):
     tool: ToolCall
     control: Control
     decision: Decision
-    def __init__(self, audio: _Optional[_Union[Audio, _Mapping]] = ..., image: _Optional[_Union[Image, _Mapping]] = ..., text: _Optional[_Union[Text, _Mapping]] = ..., transcript: _Optional[_Union[Transcript, _Mapping]] = ..., messages: _Optional[_Union[Messages, _Mapping]] = ..., thought: _Optional[_Union[Thought, _Mapping]] = ..., codes: _Optional[_Union[Codes, _Mapping]] = ..., latents: _Optional[_Union[Latents, _Mapping]] = ..., tool: _Optional[_Union[ToolCall, _Mapping]] = ..., control: _Optional[_Union[Control, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+    unit_note: UnitNote
+    def __init__(self, audio: _Optional[_Union[Audio, _Mapping]] = ..., image: _Optional[_Union[Image, _Mapping]] = ..., text: _Optional[_Union[Text, _Mapping]] = ..., transcript: _Optional[_Union[Transcript, _Mapping]] = ..., messages: _Optional[_Union[Messages, _Mapping]] = ..., thought: _Optional[_Union[Thought, _Mapping]] = ..., codes: _Optional[_Union[Codes, _Mapping]] = ..., latents: _Optional[_Union[Latents, _Mapping]] = ..., tool: _Optional[_Union[ToolCall, _Mapping]] = ..., control: _Optional[_Union[Control, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., unit_note: _Optional[_Union[UnitNote, _Mapping]] = ...) -> None: ...
+
+class UnitNote(_message.Message):
+    __slots__ = ("start_ms", "end_ms", "data")
+    START_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    start_ms: int
+    end_ms: int
+    data: bytes
+    def __init__(self, start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("kind", "t_ms", "decided_at_ms", "score", "reason")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.conversation import events
-from gateway.conversation.commands import AudioOut, DecisionOut, FinishOut, OpaqueOut, StageChunk, StageUnit, TextOut
+from gateway.conversation.commands import AudioOut, DecisionOut, FinishOut, NoteOut, OpaqueOut, StageChunk, StageUnit, TextOut
 from gateway.conversation.config import Overlap, ServerVad, SessionConfig
 from gateway.conversation.effects import Emit
 from gateway.conversation.limits import Limits
@@ -26,7 +26,7 @@ stages:
 configure:
   seer:
     session: {system: instructions, sounds_like: voice, sample: reference_voice, sample_hz: reference_rate_hz, before: history,
-              known_ms: heard_until_ms}
+              known_ms: heard_until_ms, notes: unit_log}
     options: {heat: temperature, k: top_k}
     values: {mode: duplex}
   singer: {options: [temperature]}
@@ -42,15 +42,19 @@ WITH_WORDS = PROFILE.replace("nodes:", "nodes:\n  asr: {stages: [asr], inputs: [
     "publish: {", "publish: {asr: [transcript], "
 )
 DUPLEX, WORDY = Graph(load_profile(PROFILE, "duplex")), Graph(load_profile(WITH_WORDS, "wordy"))
+FORGETFUL = Graph(load_profile(PROFILE.replace("native: {", "native: {unit_log_ms: 3000, "), "forgetful"))
+"""Three units of its log are kept."""
 CONFIG = SessionConfig("any-native", instructions="Be kind.", overlap=Overlap())
 NO_VAD = msgspec.structs.replace(CONFIG, turn_detection=None)
 YIELDING = msgspec.structs.replace(CONFIG, turn_detection=ServerVad(interrupt_response=False))
 
 
 class Duplex(World):
-    """`speaks` and `listens` are whole units of the model."""
+    """`speaks` and `listens` are whole units of the model; one that is `noting` leaves a note of each."""
 
     graph = DUPLEX
+    noting = False
+    noted = 0
 
     def __init__(
         self, config: SessionConfig = CONFIG, limits: Limits | None = None, *, graph: Graph = DUPLEX, started: bool = True
@@ -62,7 +66,7 @@ class Duplex(World):
     # the model
 
     def listens(self, end_ms: int | None = None, *, epoch: int | None = None) -> list[Any]:
-        return self._decides("listen", "", end_ms, epoch) + self.unit_done()
+        return self._decides("listen", "", end_ms, epoch) + self.unit_done(end_ms)
 
     def speaks(self, text: str = "", *, begins: bool = False, ends: bool = False, end_ms: int | None = None) -> list[Any]:
         """A unit of its turn: decided, written, thought, received."""
@@ -79,7 +83,7 @@ class Duplex(World):
         told = self.thinks(OpaqueOut("thought"), last=ends, finish=FinishOut("stop", 20, 4) if ends else None)
         if ends:
             told += self._decides("turn_end", self.label, end_ms)
-        return told + self.unit_done()
+        return told + self.unit_done(end_ms)
 
     @property
     def label(self) -> str:
@@ -94,9 +98,17 @@ class Duplex(World):
         fields: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
         return self.chunk("seer", decision, response_id=label, turn=self.model_turn if label else 0, **fields)
 
-    def unit_done(self) -> list[Any]:
+    def unit_done(self, end_ms: int | None = None) -> list[Any]:
+        told = self.note(end_ms) if self.noting else []
         self.units += 1
-        return self.do(StageUnit("seer", self.units - 1))
+        return told + self.do(StageUnit("seer", self.units - 1))
+
+    def note(self, end_ms: int | None = None, data: bytes | None = None, **fields: Any) -> list[Any]:
+        """Notes are told apart by their data: "0", "1" and so on over the session."""
+        end = self.heard_ms if end_ms is None else end_ms
+        self.noted += 1
+        output = NoteOut(max(0, end - 1000), end, b"%d" % (self.noted - 1) if data is None else data)
+        return self.chunk("seer", output, **{"response_id": "", "turn": self.model_turn, **fields})
 
     # what comes behind it
 

@@ -15,7 +15,7 @@ from gateway.conversation.config import Overlap, OverlapPatch, SessionConfig, Se
 from gateway.conversation.effects import CancelOrder, Order, Relay
 from gateway.graph import Graph
 
-from .duplex import CONFIG, DUPLEX, NO_VAD, WORDY, YIELDING, Duplex
+from .duplex import CONFIG, DUPLEX, FORGETFUL, NO_VAD, WORDY, YIELDING, Duplex
 from .support import RATE, Voice, names, pcm, state_of
 from .test_machine import Twins
 
@@ -24,6 +24,7 @@ GRAPHS = [
     (DUPLEX, NO_VAD),
     (DUPLEX, YIELDING),
     (DUPLEX, msgspec.structs.replace(CONFIG, output_modalities=("text",))),
+    (FORGETFUL, CONFIG),
     (WORDY, msgspec.structs.replace(CONFIG, overlap=Overlap("interrupt", ("yes", "mhm"), 300))),
 ]
 FRAME = Frame("image/png", b"\x89PNG")
@@ -52,10 +53,11 @@ class Model:
 
 
 class NativeInterleavings(RuleBasedStateMachine):
-    @initialize(which=st.sampled_from(GRAPHS))
-    def begin(self, which: tuple[Graph, SessionConfig]) -> None:
+    @initialize(which=st.sampled_from(GRAPHS), noting=st.booleans())
+    def begin(self, which: tuple[Graph, SessionConfig], noting: bool) -> None:
         graph, config = which
         self.world = DuplexTwins(config, graph=graph)
+        self.world.noting = noting
         self.model, self.seen, self.taken = Model(), 0, dict.fromkeys(BEHIND, 0)
         self.obeyed()
 
@@ -260,6 +262,9 @@ class NativeInterleavings(RuleBasedStateMachine):
         units = [event.unit for event in self.world.of(events.UnitDecided) if event.decision != "turn_end"]
         assert units == sorted(set(units)), "no unit is told twice"
         assert c.native.frames <= c.limits.max_unit_frames
+        numbers = list(c.unit_log.notes)
+        assert numbers == list(range(c.unit_log.count - len(numbers), c.unit_log.count)), "an unbroken run"
+        assert sorted(f"unit:{number}" for number in numbers) == sorted(name for name in self.world.stored if name.startswith("unit:"))
         assert self.world.checks.in_history == set(c.history.items)
 
     @invariant()

@@ -55,6 +55,12 @@ def test_what_a_stage_said_is_relayed_as_it_came(payload: pb.Payload) -> None:
     assert message.append.payload == payload and message.append.last and message.append.lane == pb.LANE_RESPONSE
 
 
+def test_a_note_of_a_unit_comes_with_its_times() -> None:
+    note = pb.Payload(unit_note=pb.UnitNote(start_ms=1030, end_ms=2030, data=b"as it likes"))
+    chunk = translate.chunk("seer", pb.Chunk(position=3, label=pb.Label(epoch=1, turn=2), payload=note))
+    assert chunk.output == cmd.NoteOut(1030, 2030, b"as it likes") and (chunk.response_id, chunk.last) == ("", False)
+
+
 def test_a_last_output_may_come_alone() -> None:
     chunk = translate.chunk("talker", pb.Chunk(position=1, last=True))
     assert chunk.output is None and chunk.wire is None and chunk.finish is None

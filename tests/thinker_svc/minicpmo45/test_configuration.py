@@ -15,6 +15,7 @@ from thinker_svc.minicpmo45.configuration import SessionConfig, frozen_changes, 
 from thinker_svc.minicpmo45.voice import named_voices
 
 WINDOW = 1024
+VOCABULARY = 151_748
 
 
 def _pcm(samples: int) -> str:
@@ -22,7 +23,7 @@ def _pcm(samples: int) -> str:
 
 
 def _config(**fields: Any) -> SessionConfig:
-    return session_config(fields, {}, 17.0, WINDOW)
+    return session_config(fields, {}, 17.0, WINDOW, VOCABULARY)
 
 
 def test_everything_is_taken() -> None:
@@ -35,7 +36,7 @@ def test_everything_is_taken() -> None:
     )  # fmt: skip
     assert (found.sampling.temperature, found.sampling.top_k, found.sampling.listen_token, found.rules) == (1, 0, "im_end", (8, 9))
     assert (found.window.mode, found.window.high_tokens, found.window.units) == ("context", 500, 5) and found.voice is not None
-    assert _config().window.high_tokens == 896 and session_config({}, {}, 17.0, 8192 * 4).window == SessionConfig().window
+    assert _config().window.high_tokens == 896 and session_config({}, {}, 17.0, 8192 * 4, VOCABULARY).window == SessionConfig().window
 
 
 @pytest.mark.parametrize(
@@ -73,10 +74,10 @@ def test_a_voice_is_said_once_and_at_a_usual_rate() -> None:
 def test_voices_have_names(tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_bytes(b"RIFF")
     named = named_voices(tiny_checkpoint, tmp_path, 17.0)
-    config = session_config({"voice": "HT_ref_audio"}, named, 17.0, WINDOW)
+    config = session_config({"voice": "HT_ref_audio"}, named, 17.0, WINDOW, VOCABULARY)
     assert config.voice is not None and 40_000 < len(config.voice.samples()) < 60_000
     with pytest.raises(InvalidConfig, match="voice: its file cannot be read"):
-        session_config({"voice": "broken"}, named, 17.0, WINDOW)
+        session_config({"voice": "broken"}, named, 17.0, WINDOW, VOCABULARY)
     assert named_voices(tiny_checkpoint, None, 1.0)["HT_ref_audio"] == "it is longer than 1 s"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -13,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 from parley_stage.v1 import stage_pb2
-from PIL import Image
 
 from minicpmo45.tokens import Tokens
-from stage_kit import Append, InvalidConfig, Label, SessionOver, Slot
-from stage_kit.outputs import Output
+from stage_kit import InvalidConfig, Label, SessionOver
 from tests.stage_kit.support import INPUT, RESPONSE, serving
+from tests.thinker_svc.minicpmo45.clients import Client, picture, run
 from tests.thinker_svc.minicpmo45.thinking import states
 from thinker_svc.__main__ import ThinkerSettings, engines
 from thinker_svc.minicpmo45.engine import MiniCpmThinkerEngine
@@ -28,90 +26,6 @@ from thinker_svc.minicpmo45.settings import MiniCpmThinkerSettings
 UNITS = [["listen"], ["speak", 65, 66, "chunk_eos"], ["speak", 67, "turn_eos", "chunk_eos"], ["listen"], ["speak", 68, 69, 70, "chunk_eos"]]
 PCM_16K = stage_pb2.AudioFormat(encoding=stage_pb2.AUDIO_ENCODING_PCM_S16LE, sample_rate_hz=16_000)
 Code = stage_pb2.StageError
-
-
-class Client:
-    """One session at an engine that is called as the kit calls it."""
-
-    def __init__(self, engine: MiniCpmThinkerEngine, name: str, **config: Any) -> None:
-        self.engine = engine
-        self.outputs: list[Output] = []
-        self.woken = 0
-        self.slot = Slot(name, engine.validate({"force_listen_count": 0, **config}), self.outputs.append, self._wake, 1 << 24, None)
-        engine.open(self.slot)
-        self._noise = np.random.default_rng(len(name))
-        self._ms = 0
-        self._positions: dict[str, int] = {}
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def sound(self, ms: int, samples: np.ndarray | None = None) -> None:
-        made = 0.1 * self._noise.standard_normal(ms * 16).astype(np.float32) if samples is None else samples
-        self._append("client", None, made, self._ms, self._ms + ms)
-        self._ms += ms
-
-    def units(self, count: int) -> None:
-        for _ in range(count):
-            self.sound(1030 if self._ms == 0 else 1000)
-
-    def frame(self, t_ms: int, data: bytes | None = None, media_type: str = "image/png", max_slices: int = 0) -> None:
-        image = stage_pb2.Image(media_type=media_type, data=_picture() if data is None else data, t_ms=t_ms, max_slices=max_slices)
-        self._append("camera", stage_pb2.Payload(image=image))
-
-    def go_on(self, start_ms: int, label: Label) -> None:
-        control = stage_pb2.Control(kind=stage_pb2.Control.KIND_CONTINUE, start_ms=start_ms)
-        self._append("core", stage_pb2.Payload(control=control), label=label)
-
-    def cancel(self) -> None:
-        self.slot.epoch += 1
-        self.engine.cancelled(self.slot)
-
-    def update(self, **config: Any) -> None:
-        self.slot.config = self.engine.validate({"force_listen_count": 0, **config})
-        self.engine.configured(self.slot)
-
-    def kinds(self) -> list[str]:
-        return [
-            stage_pb2.Decision.Kind.Name(output.payload.decision.kind).removeprefix("KIND_").lower()
-            if output.payload is not None and output.kind == "decision"
-            else output.kind
-            for output in self.outputs
-        ]
-
-    def thoughts(self) -> list[stage_pb2.Thought]:
-        return [output.payload.thought for output in self.outputs if output.payload is not None and output.kind == "thought"]
-
-    def errors(self) -> list[stage_pb2.StageError]:
-        return [output.finish.error for output in self.outputs if output.finish is not None]
-
-    def receipts(self) -> list[int]:
-        return [output.unit.consumed_ms for output in self.outputs if output.unit is not None]
-
-    def _append(self, edge: str, payload: Any, samples: Any = None, start: int = 0, end: int = 0, label: Label | None = None) -> None:
-        self._positions[edge] = self._positions.get(edge, 0) + 1
-        append = Append(edge, self._positions[edge], label or Label(self.slot.epoch), False, payload, samples, start, end)
-        self.engine.receive(self.slot, append)
-
-
-def run(*clients: Client) -> int:
-    """Steps until nobody is ready; frames that are being decoded are waited for."""
-    steps = 0
-    while True:
-        for client in clients:
-            for frame in client.slot.state.camera.frames:
-                frame.decoded.exception()
-        ready = [client.slot for client in clients if client.engine.ready(client.slot) is not None]
-        if not ready:
-            return steps
-        clients[0].engine.step(ready)
-        steps += 1
-
-
-def _picture(width: int = 64, height: int = 48) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -228,8 +142,8 @@ def test_a_cancel_in_mid_turn(open_client: Callable[..., Client]) -> None:
     client.units(2)
     run(client)
     assert client.kinds() == ["listen", "unit_done", "speak", "text", "unit_done", "listen", "unit_done", "listen", "unit_done"]
-    assert client.outputs[-4].payload is not None and client.outputs[-4].payload.decision.reason == "forced"
-    assert [output.label.epoch for output in client.outputs[-4:]] == [2] * 4
+    assert client.outputs[-6].payload is not None and client.outputs[-6].payload.decision.reason == "forced"
+    assert [output.label.epoch for output in client.outputs[-6:]] == [2] * 6
 
 
 def test_a_cancel_that_the_engine_sees_first_in_a_step(open_client: Callable[..., Client]) -> None:
@@ -354,7 +268,7 @@ async def test_through_the_kit(engine: MiniCpmThinkerEngine) -> None:
             sent[name] += count
             await talk.append(stage_pb2.Payload(audio=audio), Label(), edge="client", lane=INPUT)
 
-        image = stage_pb2.Image(media_type="image/png", data=_picture(900, 900), t_ms=100, max_slices=9)
+        image = stage_pb2.Image(media_type="image/png", data=picture(900, 900), t_ms=100, max_slices=9)
         for _ in range(4):
             await full.append(stage_pb2.Payload(image=image), Label(), edge="camera", lane=INPUT)
         await say(full, "full", 16_480)

@@ -23,7 +23,7 @@ def test_any_cut_of_the_sound_gives_the_same_units() -> None:
         assert np.array_equal(np.concatenate([unit.samples for unit in units]), whole[:-160])
         assert [unit.first for unit in units] == [True, False, False, False]
         assert [(unit.start_ms, unit.end_ms) for unit in units] == [(500, 1530), (1530, 2530), (2530, 3530), (3530, 4530)]
-        assert (gather.start_ms, gather.end_ms, gather.held_ms) == (4530, 5530, 4040)
+        assert (gather.start_ms, gather.end_ms, gather.held_ms()) == (4530, 5530, 4040)
 
 
 def test_silence_fills_a_unit_and_counts_for_nothing() -> None:

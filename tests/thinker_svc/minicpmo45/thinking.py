@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from parley_stage.v1 import stage_pb2
@@ -22,6 +24,7 @@ from thinker_svc.minicpmo45.configuration import SessionConfig
 from thinker_svc.minicpmo45.frames import Picture
 from thinker_svc.minicpmo45.mel import FIRST_SAMPLES, UNIT_SAMPLES
 from thinker_svc.minicpmo45.model import Decision, Row, ThinkerModel
+from thinker_svc.minicpmo45.note import Note, read_log
 from thinker_svc.minicpmo45.prefixes import Prefixes
 from thinker_svc.minicpmo45.script import Script
 from thinker_svc.minicpmo45.session import Session
@@ -159,14 +162,24 @@ class Talk:
         self.house.prefixes.tidy()
 
     def kinds(self) -> list[str]:
-        """What was emitted, by name: decisions by their kind."""
-        return [_kind(output) for output in self.outputs]
+        """What was emitted, by name, but for notes: decisions by their kind."""
+        return [_kind(output) for output in self.outputs if output.kind != "unit_note"]
+
+    def log(self, vocab_size: int = 151_748) -> tuple[Note, ...]:
+        """What was noted, as a stage placed anew would read it."""
+        return read_log(told(self.outputs), vocab_size)
 
     def thoughts(self) -> list[stage_pb2.Thought]:
         return [output.payload.thought for output in self.outputs if output.payload is not None and output.kind == "thought"]
 
     def text(self) -> str:
         return "".join(output.payload.text.text for output in self.outputs if output.payload is not None and output.kind == "text")
+
+
+def told(outputs: Sequence[Output]) -> list[str]:
+    """The notes among the outputs, as a stage placed anew is told of them."""
+    notes = [output.payload.unit_note for output in outputs if output.payload is not None and output.kind == "unit_note"]
+    return [base64.b64encode(msgspec.msgpack.encode((note.start_ms, note.end_ms, note.data))).decode() for note in notes]
 
 
 def states(thought: stage_pb2.Thought) -> Tensor:
