@@ -123,7 +123,8 @@ class Run:
         env = {f"PARLEY_{stage}_PLAIN": str(plain) for stage in ("THINKER", "TALKER", "VOCODER")}
         if self.options.tiny:
             env["PARLEY_THINKER_WINDOW_TOKENS"] = "4096"
-        async with deployment.deployed(self.bench, mps=mps, **env) as address:
+        async with deployment.deployed(self.bench, mps=mps, **env) as there:
+            address = there.addresses[0]
             await deployment.converse(address, max(self.options.sessions), 6, material.picture())
             for sessions in self.options.sessions:
                 for seen in (False, True) if sessions == max(self.options.sessions) else (False,):

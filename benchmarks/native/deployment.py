@@ -21,6 +21,7 @@ import websockets
 import yaml
 
 from benchmarks.native.material import TEXT_TOKENS, VOICE, Bench
+from parley.supervisor.mps import CONTROL, Mps
 from tests.support.valkey import ValkeyProcess
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +47,26 @@ class Talk(msgspec.Struct):
     errors: list[str] = []
 
 
+class Deployed(msgspec.Struct, frozen=True):
+    """What runs: the gateways' addresses, and all processes by name."""
+
+    addresses: list[str]
+    pids: dict[str, int]
+
+
 @asynccontextmanager
-async def deployed(bench: Bench, *, mps: bool, **env: str) -> AsyncIterator[str]:
-    """Yields the gateway's address. `mps`: the services share the card through NVIDIA's control daemon, else by time slices."""
+async def deployed(bench: Bench, *, mps: bool, gateways: int = 1, lead_ms: int = 1000, **env: str) -> AsyncIterator[Deployed]:
+    """`mps`: the services share the card through NVIDIA's control daemon, else by time slices. `lead_ms`: sound may be at the client so
+    long before it is played."""
     folder = Path(tempfile.mkdtemp(prefix="parley-native-"))
     profile = yaml.safe_load((ROOT / "profiles" / "minicpmo45.yaml").read_text())
     del profile["nodes"]["turn"], profile["publish"]["turn"]
     profile["session"]["voice"] = VOICE
+    profile["pacing"]["max_output_lead_ms"] = lead_ms
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
-    daemon = Mps(folder) if mps else None
+    daemon = Mps(CONTROL, folder / "mps") if mps else None
+    if daemon is not None:
+        daemon.start()
     processes: dict[str, subprocess.Popen[bytes]] = {}
     with ValkeyProcess() as valkey:
         shared = {
@@ -74,13 +86,15 @@ async def deployed(bench: Bench, *, mps: bool, **env: str) -> AsyncIterator[str]
             **(daemon.env if daemon is not None else {}),
             **env,
         }
-        commands = {stage: ["-m", "benchmarks.native.service", stage] for stage in STAGES} | {"gateway": ["-m", "gateway"]}
+        fronts = ["gateway", *(f"gateway{n}" for n in range(2, gateways + 1))]
+        commands = {stage: ["-m", "benchmarks.native.service", stage] for stage in STAGES} | {front: ["-m", "gateway"] for front in fronts}
         try:
             for name, arguments in commands.items():
                 processes[name] = _started(folder, name, arguments, shared)
             for name, process in processes.items():
                 await _ready(folder, name, process)
-            yield json.loads((folder / "gateway.json").read_text())["http"]
+            addresses = [json.loads((folder / f"{front}.json").read_text())["http"] for front in fronts]
+            yield Deployed(addresses, {name: process.pid for name, process in processes.items()})
         finally:
             for process in reversed(processes.values()):
                 process.terminate()
@@ -88,19 +102,6 @@ async def deployed(bench: Bench, *, mps: bool, **env: str) -> AsyncIterator[str]
                 await asyncio.to_thread(process.wait)
             if daemon is not None:
                 daemon.stop()
-
-
-class Mps:
-    """NVIDIA's Multi-Process Service with folders of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.env = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "mps-log")}
-        for path in self.env.values():
-            Path(path).mkdir()
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env={**os.environ, **self.env}, check=True)
-
-    def stop(self) -> None:
-        subprocess.run(["nvidia-cuda-mps-control"], env={**os.environ, **self.env}, input=b"quit\n", check=False)
 
 
 async def converse(address: str, sessions: int, units: int, jpeg: bytes | None) -> list[Talk]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.native.house import House
 from benchmarks.native.material import Bench
+from benchmarks.native.precision import exact
 from stage_kit import Engine
 from talker_svc.minicpmo45.engine import MiniCpmTalkerEngine
 from thinker_svc.minicpmo45.engine import MiniCpmThinkerEngine
@@ -33,17 +32,6 @@ class Said(msgspec.Struct, frozen=True):
     hidden: list[NDArray[np.float32]]
     codes: list[list[list[int]]]
     sound: list[NDArray[np.float32]]
-
-
-@contextmanager
-def exact() -> Iterator[None]:
-    """Convolutions without TF32, which is their default on CUDA."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 def say(bench: Bench, thinkers: list[dict[str, Any]], talkers: list[dict[str, Any]], dtype: str, *, plain: bool = True) -> Said:

@@ -17,7 +17,7 @@ from parley_stage.v1 import stage_pb2
 from benchmarks.native.floors import Floor, Floors
 from benchmarks.native.house import Recording
 from benchmarks.native.material import SPEAK, TEXT_TOKENS, VOICE, Bench, picture, sound
-from benchmarks.native.parity import exact
+from benchmarks.native.precision import exact
 from benchmarks.native.preload import PreloadedTalker, fill
 from benchmarks.native.timing import graphed, kernels, once, timed
 from minicpmo45.config import Config

@@ -43,5 +43,8 @@ class Board:
             self._live.update(self._tasks[name], completed=1, state="ready")
         self._console.print(f"[green]ready[/]  {name:<10}{took_s:5.1f} s")
 
+    def note(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
     def notice(self, line: str) -> None:
         self._console.print(line, markup=False, style="yellow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from rich.console import Console
 import parley
 from parley import events
 
+from .camera import PERIOD_MS
+from .ending import Ending, Kind
 from .latency import Timeline
 from .rehearsal import Rehearsal
 from .sound import WIRE_RATE, Recording, is_sound
@@ -20,6 +23,8 @@ Turn = Literal["server", "semantic", "manual"]
 PACKET_MS = 20
 PACKET_BYTES = WIRE_RATE * PACKET_MS // 1000 * 2
 SILENCE = bytes(PACKET_BYTES)
+LULL_S = 5.0
+"""An answer of which nothing came for so long is not being spoken any more."""
 _TURN_DETECTION: dict[Turn, dict[str, Any] | None] = {
     "server": {"type": "server_vad"},
     "semantic": {"type": "semantic_vad"},
@@ -28,30 +33,42 @@ _TURN_DETECTION: dict[Turn, dict[str, Any] | None] = {
 
 
 class Outcome(Struct):
-    """What came of it. audio: PCM16 at the wire rate. failure: why there is no spoken answer, in one line, else ""."""
+    """What came of it. audio: PCM16 at the wire rate."""
 
     heard: str
     answered: str
     audio: bytes
     timeline: Timeline
-    failure: str
+    ending: Ending
 
 
 class Conversation:
     """Speaks a recording and prints what happens as it happens. Times are monotonic seconds.
 
     cut_after_ms: cuts the connection this long after the answer's first sound, and proves that the answer is whole all the same.
+    frames: files of pictures, shown one a second from the beginning on, the last one again and again, as a camera would.
     """
 
     def __init__(
-        self, session: parley.Session, recording: Recording, turn: Turn, console: Console, *, cut_after_ms: int | None = None
+        self,
+        session: parley.Session,
+        recording: Recording,
+        turn: Turn,
+        console: Console,
+        *,
+        cut_after_ms: int | None = None,
+        frames: Sequence[bytes] = (),
     ) -> None:
         self._session, self._recording, self._turn, self._console = session, recording, turn, console
+        self._frames = frames
         self._timeline = Timeline()
         self._heard: dict[str, str] = {}
         self._answered: dict[str, str] = {}
         self._audio: dict[str, bytearray] = {}
-        self._failure = ""
+        self._failure = self._cut_off = ""
+        self._decided = 0
+        self._whole = False
+        self._heard_at = 0.0
         self._rehearsal = Rehearsal(session, cut_after_ms) if cut_after_ms is not None else None
         self._begun = 0.0
         self._all_spoken = False
@@ -70,15 +87,16 @@ class Conversation:
         try:
             async with asyncio.timeout(self._recording.duration_ms / 1000 + reply_timeout_s):
                 await self._listen()
+            ending = self._over()
         except TimeoutError:
-            self._failure = self._failure or f"no answer within {reply_timeout_s:g} s of the question's end"
+            ending = self._late(f"within {reply_timeout_s:g} s of the question's end")
         finally:
             speaking.cancel()
             await asyncio.gather(speaking, return_exceptions=True)
             self._end_line()
             if self._rehearsal:
                 self._rehearsal.stop()
-        return self._outcome()
+        return self._outcome(ending)
 
     async def _until_updated(self) -> None:
         async for event in self._session:
@@ -94,6 +112,7 @@ class Conversation:
         packets = [pcm[at : at + PACKET_BYTES] for at in range(0, len(pcm), PACKET_BYTES)]
         for number, packet in enumerate(packets):
             await self._at(number)
+            await self._show(number)
             await self._session.send_audio(packet)
             if number * PACKET_MS < end_ms <= (number + 1) * PACKET_MS:
                 self._timeline.voice_end = time.monotonic()
@@ -106,8 +125,14 @@ class Conversation:
         number = len(packets)
         while True:
             await self._at(number)
+            await self._show(number)
             await self._session.send_audio(SILENCE)
             number += 1
+
+    async def _show(self, packet: int) -> None:
+        second, within = divmod(packet, PERIOD_MS // PACKET_MS)
+        if self._frames and not within:
+            await self._session.see(self._frames[min(second, len(self._frames) - 1)])
 
     async def _at(self, packet: int) -> None:
         # a microphone hands a packet over when it is full; the schedule is absolute, so that lateness never adds up
@@ -147,6 +172,9 @@ class Conversation:
             case events.AudioDelta(response_id=response, audio=audio):
                 self._timeline.mark("first audio", now)
                 self._audio.setdefault(response, bytearray()).extend(audio)
+                self._heard_at = now
+            case events.UnitDecided(decision=decision):
+                self._decided += decision != "turn_end"
             case events.Error(error=error):
                 self._failure = f"{error.code or error.type}: {error.message}"
                 self._say("error", self._failure)
@@ -156,20 +184,53 @@ class Conversation:
 
     def _ended(self, response: events.Response) -> bool:
         if response.status == "completed":
-            self._failure = ""
-            return self._all_spoken
+            self._failure = self._cut_off = ""
+            self._whole = True
+            # a model that hears while it speaks may answer before the recording's last silence is spoken
+            return self._all_spoken or (self._decided > 0 and self._timeline.voice_end is not None)
         reason = response.status_details.reason if response.status_details else None
         self._say("ended", f"{response.status}{f' ({reason})' if reason else ''}")
+        if response.status == "cancelled":
+            self._cut_off = f"the answer was cut off{f' ({reason})' if reason else ''}"
+            return False
         self._failure = self._failure or f"the answer ended as {response.status}"
-        return self._all_spoken and response.status != "cancelled"
+        return self._all_spoken
 
-    def _outcome(self) -> Outcome:
-        audio = b"".join(self._audio.values())
-        failure = self._failure or ("" if is_sound(audio) else "the answer has no sound")
+    def _over(self) -> Ending:
+        """The answer ended."""
+        if self._failure or not self._sounds():
+            return Ending(Kind.FAILED, self._failure or "the answer has no sound")
+        return Ending(Kind.ANSWERED, f"answered with {self._spoken_s():.1f} s of speech")
+
+    def _late(self, when: str) -> Ending:
+        """It did not end in time."""
+        if self._failure:
+            return Ending(Kind.FAILED, self._failure)
+        if self._sounds() and time.monotonic() - self._heard_at < LULL_S:
+            return Ending(Kind.STILL_SPEAKING, f"{self._spoken_s():.1f} s of speech came, and no end of it {when}: left while it speaks")
+        if self._whole and self._sounds():
+            return self._over()
+        if self._cut_off or self._audio:
+            came = self._cut_off or f"the answer broke off after {self._spoken_s():.1f} s of speech"
+            return Ending(Kind.FAILED, f"{came}, and nothing more came {when}")
+        if self._decided:
+            return Ending(Kind.NO_SPEECH, f"the model did not speak {when}: it listened to {self._decided} units")
+        return Ending(Kind.NO_SPEECH, f"no answer {when}")
+
+    def _sounds(self) -> bool:
+        return any(is_sound(bytes(audio)) for audio in self._audio.values())
+
+    def _spoken_s(self) -> float:
+        return sum(map(len, self._audio.values())) / (2 * WIRE_RATE)
+
+    def _outcome(self, ending: Ending) -> Outcome:
         if self._rehearsal:
-            failure = failure or self._rehearsal.verdict()
-            self._say("broken" if failure else "whole", failure or self._rehearsal.summary())
-        return Outcome(" ".join(self._heard.values()), " ".join(self._answered.values()), audio, self._timeline, failure)
+            broken = "" if ending.spoke else ending.words
+            broken = broken or self._rehearsal.verdict()
+            self._say("broken" if broken else "whole", broken or self._rehearsal.summary())
+            ending = Ending(Kind.FAILED, broken) if broken and ending.spoke else ending
+        audio = b"".join(self._audio.values())
+        return Outcome(" ".join(self._heard.values()), " ".join(self._answered.values()), audio, self._timeline, ending)
 
     def _say(self, what: str, text: str) -> None:
         self._end_line()

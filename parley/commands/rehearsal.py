@@ -43,8 +43,8 @@ class Rehearsal:
                 )
             case events.ResyncRequired(first_seq=first):
                 self._lost.append(f"events {self._last + 1} to {first - 1}")
-            case events.InputLost(samples=samples, commands=commands):
-                self._lost.append(f"{samples} samples and {commands} commands of ours")
+            case events.InputLost(samples=samples, commands=commands, frames=frames):
+                self._lost.append(f"{samples} samples, {frames} pictures and {commands} commands of ours")
         if number is not None and not isinstance(event, events.Resumed):
             if number <= self._last:
                 self._lost.append(f"the order: event {number} came after {self._last}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,9 @@ from rich.console import Console
 import parley
 from parley.client.limits import Limits
 
+from .camera import BadFrames, load_frames
 from .conversation import Conversation, Turn
+from .ending import Ending, Kind
 from .latency import latency_table
 from .screen import complain, give_up, out
 from .sound import BadRecording, Recording, load_recording, write_wav
@@ -47,19 +50,28 @@ def talk(
     cut_after: Annotated[
         int | None, typer.Option(min=0, metavar="MS", help="The same, this many milliseconds after the answer's first sound.")
     ] = None,
+    frames: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JPEG or PNG file, or a folder of them, shown to a model that sees: one a second, the last again. Repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """Speaks a recording at real-time pace; prints what is heard and answered, and a latency table. Exit code 0: speech came back."""
+    """Speaks a recording at real-time pace; prints what is heard and answered, and a latency table.
+
+    Exit code 0: speech came back (its answer may go on); 3: nobody spoke in time; 1: something failed.
+    """
     try:
-        recording = load_recording(question)
-    except BadRecording as error:
+        recording, pictures = load_recording(question), load_frames(frames or (), Limits())
+    except (BadRecording, BadFrames) as error:
         give_up(error)
     server = Server(url, api_key, model, patience_s)
     try:
         cut_after_ms = (cut_after or 0) if resume or cut_after is not None else None
-        spoke = asyncio.run(hold(server, recording, reply, turn, out, reply_timeout_s, cut_after_ms=cut_after_ms))
+        ending = asyncio.run(hold(server, recording, reply, turn, out, reply_timeout_s, cut_after_ms=cut_after_ms, frames=pictures))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    raise typer.Exit(0 if spoke else 1)
+    raise typer.Exit(ending.exit_code)
 
 
 async def hold(
@@ -71,19 +83,23 @@ async def hold(
     reply_timeout_s: float = REPLY_TIMEOUT_S,
     *,
     cut_after_ms: int | None = None,
-) -> bool:
-    """Holds the conversation and writes the answer. False, with one line on standard error, when no speech came back."""
+    frames: Sequence[bytes] = (),
+) -> Ending:
+    """Holds the conversation, writes the answer, and says how it ended: on standard error when no speech came back."""
     limits = Limits(patience_s=server.patience_s)
     try:
         async with parley.connect(server.url, server.api_key, server.model, limits=limits) as session:
-            outcome = await Conversation(session, recording, turn, console, cut_after_ms=cut_after_ms).run(reply_timeout_s)
+            conversation = Conversation(session, recording, turn, console, cut_after_ms=cut_after_ms, frames=frames)
+            outcome = await conversation.run(reply_timeout_s)
         if outcome.audio:
             write_wav(reply, outcome.audio)
             console.print(f"wrote {reply} ({len(outcome.audio) / 48_000:.2f} s)", markup=False)
     except (parley.ParleyError, OSError) as error:
         complain(error)
-        return False
+        return Ending(Kind.FAILED, str(error))
     console.print(latency_table(outcome.timeline))
-    if outcome.failure:
-        complain(outcome.failure)
-    return not outcome.failure
+    if outcome.ending.spoke:
+        console.print(outcome.ending.words, markup=False)
+    else:
+        complain(outcome.ending.words)
+    return outcome.ending

@@ -14,21 +14,28 @@ import typer
 from msgspec import Struct
 
 from parley.supervisor import (
+    CPU,
+    Machine,
     MissingBinary,
+    Placement,
     RunFolder,
     Supervisor,
     SupervisorError,
     SupervisorSettings,
     check_port,
+    devices,
     embedded_plan,
     find_profile,
+    look,
+    place,
 )
 
 from .board import Board
+from .ending import EXIT_HELP, Ending
 from .models import missing_models
 from .screen import complain, give_up, out
 from .sound import BadRecording, Recording, load_recording
-from .talk import DEFAULT_REPLY, Server, hold
+from .talk import DEFAULT_REPLY, REPLY_TIMEOUT_S, Server, hold
 
 QUESTION = Path(__file__).parents[1] / "assets" / "synthetic_question.wav"
 EMBEDDED = "embedded"
@@ -43,6 +50,7 @@ class Errand(Struct, frozen=True):
 
     recording: Recording
     reply: Path
+    reply_timeout_s: float
     once: bool
 
 
@@ -54,28 +62,44 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway.", envvar="PARLEY_PORT")] = 8080,
     speak: Annotated[Path | None, typer.Option(help="WAV file to speak when all is up.")] = None,
     reply: Annotated[Path, typer.Option(help="Where the spoken answer is written.")] = DEFAULT_REPLY,
-    once: Annotated[
-        bool, typer.Option("--once", help="Speak (the shipped question, or --speak), then end; exit code 0 only if speech came back.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help=f"Speak (the shipped question, or --speak), then end. {EXIT_HELP}.")] = False,
+    reply_timeout_s: Annotated[float, typer.Option(min=1, help="Longest wait for the end of the answer.")] = REPLY_TIMEOUT_S,
+    gpus: Annotated[
+        str,
+        typer.Option(
+            help="Cards for the services that run on a GPU, round robin: 0,1,2 (as nvidia-smi counts) or UUIDs.", envvar="PARLEY_GPUS"
+        ),
+    ] = "",
+    mps: Annotated[
+        bool, typer.Option(help="Whether services that share a card do so through a daemon that is started for them.", envvar="PARLEY_MPS")
+    ] = True,
 ) -> None:
     """Starts the store, the services and the gateway, and serves until Ctrl-C."""
     try:
-        errand = Errand(load_recording(speak or QUESTION), reply, once) if once or speak else None
+        errand = Errand(load_recording(speak or QUESTION), reply, reply_timeout_s, once) if once or speak else None
         settings = SupervisorSettings()
         check_port(host, port)
         path = find_profile(profile)
         if path.stem == EMBEDDED and (missing := missing_models()):
             raise MissingBinary(f"models are missing: {', '.join(missing)}: run `parley models fetch`")
+        placement = _placement(path, gpus, mps)
         folder = RunFolder.create(settings.run_dir)
     except (BadRecording, SupervisorError, OSError, ValueError) as error:
         give_up(error)
     try:
-        plan = embedded_plan(folder, host=host, port=port, profile=path)
+        plan = embedded_plan(folder, host=host, port=port, profile=path, placement=placement, settings=settings)
     except SupervisorError as error:
         folder.remove()
         give_up(error)
     board = Board(out)
     raise typer.Exit(asyncio.run(_Run(Supervisor(plan, folder, settings, board), folder, board, errand).serve()))
+
+
+def _placement(profile: Path, gpus: str, mps: bool) -> Placement:
+    """The machine is looked at only when something may run on a GPU. Raises SupervisorError."""
+    wanted = devices(profile, os.environ.get("PARLEY_DEVICE"))
+    machine = Machine() if all(device == CPU for device in wanted.values()) else look()
+    return place(wanted, machine, [each for each in map(str.strip, gpus.split(",")) if each], mps=mps)
 
 
 class _Run:
@@ -130,11 +154,11 @@ class _Run:
 
     async def _serve(self, url: str, watching: asyncio.Task[None]) -> int:
         if self._errand:
-            spoke = await self._unless_stopped(self._speak(self._errand, url), watching)
-            if self._stop.is_set():
+            ending = await self._unless_stopped(self._speak(self._errand, url), watching)
+            if self._stop.is_set() or ending is None:
                 return self._stopped_code()
             if self._errand.once:
-                return 0 if spoke else 1
+                return ending.exit_code
         out.print(f"talk page {url}/   realtime {url.replace('http', 'ws', 1)}/v1/realtime   [bold]Ctrl-C[/] stops everything")
         await self._unless_stopped(self._stop.wait(), watching)
         return self._stopped_code()
@@ -142,9 +166,9 @@ class _Run:
     def _stopped_code(self) -> int:
         return STOPPED_EARLY if self._errand and self._errand.once else 0
 
-    async def _speak(self, errand: Errand, url: str) -> bool:
+    async def _speak(self, errand: Errand, url: str) -> Ending:
         server = Server(url, api_key=_own_key(), patience_s=SPEAK_PATIENCE_S)
-        return await hold(server, errand.recording, errand.reply, "server", out)
+        return await hold(server, errand.recording, errand.reply, "server", out, errand.reply_timeout_s)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T], watching: asyncio.Task[None] | None = None) -> T | None:
         """The result of work; None when a stop was asked for before. Raises what work or the watch raises."""

@@ -17,6 +17,10 @@ class MissingBinary(SupervisorError):
     """A program or a profile that should be started is not there."""
 
 
+class NoSuchCard(SupervisorError):
+    """A GPU that a service should run on is not there, or nothing would run on those that are named."""
+
+
 class _OfService(SupervisorError):
     def __init__(self, name: str, message: str, log: Path) -> None:
         super().__init__(f"{message} (log: {log})")

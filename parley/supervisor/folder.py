@@ -45,12 +45,16 @@ class RunFolder:
         """JSON object: process name to pid, of everything that was started and not yet stopped."""
         return self.path / "pids.json"
 
+    def share_folder(self, name: str) -> Path:
+        """Pipes and logs of a daemon through which services share a card."""
+        return self.path / name
+
     def keep_logs(self) -> None:
         """Removes everything but the logs."""
-        for path in self.path.iterdir():
+        for path in sorted(self.path.rglob("*"), reverse=True):  # what is in a folder comes before it
             if path.suffix != ".log":
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    path.rmdir() if path.is_dir() else path.unlink()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

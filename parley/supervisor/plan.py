@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from . import mps
 from .errors import MissingBinary
 from .folder import RunFolder
+from .placement import AUTO, CPU, DEVICE, Placement, Sharing
 from .ready import Readiness, ReadyFile, StoreAnswers
+from .settings import SupervisorSettings
 from .store import find_store, store_command
 
 STAGE_SERVICES = {"vad": "vad_svc", "thinker": "thinker_svc", "talker": "talker_svc", "vocoder": "vocoder_svc"}
@@ -30,26 +34,63 @@ class ServiceSpec(Struct, frozen=True):
     env: dict[str, str] = {}
 
 
+class SharedCard(Struct, frozen=True):
+    """A daemon through which services share a card. env: theirs, when it serves. said, otherwise: what people are told of it."""
+
+    daemon: ServiceSpec
+    services: tuple[str, ...]
+    env: dict[str, str]
+    said: str
+    otherwise: str
+
+
 class Plan(Struct, frozen=True):
-    """The store starts first and stops last; the gateway stops first; all but the store start together."""
+    """The store starts first, then the daemons of shared cards, then all others together. They stop in the order gateway, services, store,
+    daemons.
+    """
 
     store: ServiceSpec
     services: tuple[ServiceSpec, ...]
     gateway: ServiceSpec
+    cards: tuple[SharedCard, ...] = ()
+    said: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[ServiceSpec]:
         yield self.store
+        yield from (card.daemon for card in self.cards)
         yield from self.services
         yield self.gateway
 
+    def sharing(self, card: SharedCard) -> Plan:
+        """Its daemon serves: the services of the card are told so."""
+        told = [replace(spec, env={**spec.env, **card.env}) if spec.name in card.services else spec for spec in self.services]
+        return replace(self, services=tuple(told))
 
-def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> Plan:
+    def without(self, card: SharedCard) -> Plan:
+        """Its daemon does not."""
+        return replace(self, cards=tuple(each for each in self.cards if each is not card))
+
+    def daemon_of(self, service: str) -> ServiceSpec | None:
+        """Through which it shares a card."""
+        return next((card.daemon for card in self.cards if service in card.services), None)
+
+
+def embedded_plan(
+    folder: RunFolder,
+    *,
+    host: str,
+    port: int,
+    profile: Path,
+    placement: Placement | None = None,
+    settings: SupervisorSettings | None = None,
+) -> Plan:
     """Everything on this machine: an embedded store, the four stage services, and a gateway on host:port. Raises MissingBinary.
 
     Each service has the settings that the profile gives it, beside those of this process's own environment. Drains are short: whoever stops
     the whole house has nowhere to move a conversation to.
     """
-    chosen = service_settings(profile)
+    chosen, placed = service_settings(profile), placement or Placement()
     shared = {**THREADS, "PYTHONUNBUFFERED": "1", "PARLEY_REDIS_URL": f"unix://{folder.store_socket}"}
 
     def python(name: str, module: str, env: dict[str, str]) -> ServiceSpec:
@@ -62,9 +103,33 @@ def embedded_plan(folder: RunFolder, *, host: str, port: int, profile: Path) -> 
     public = patience | {"PARLEY_HTTP_BIND": f"{host}:{port}", "PARLEY_PROFILE": str(profile), "PARLEY_DRAIN_TIMEOUT_MS": "500"}
     return Plan(
         store=ServiceSpec("store", store_command(find_store(), folder.store_socket), StoreAnswers(folder.store_socket)),
-        services=tuple(python(name, module, private | chosen.get(name, {})) for name, module in STAGE_SERVICES.items()),
+        services=tuple(
+            python(name, module, private | chosen.get(name, {}) | placed.env.get(name, {})) for name, module in STAGE_SERVICES.items()
+        ),
         gateway=python("gateway", "gateway", public),
+        cards=tuple(_shared_card(each, number, folder, settings or SupervisorSettings()) for number, each in enumerate(placed.sharings)),
+        said=placed.said,
+        warnings=placed.warnings,
     )
+
+
+def _shared_card(sharing: Sharing, number: int, folder: RunFolder, settings: SupervisorSettings) -> SharedCard:
+    name = f"mps-{number}"
+    ready, own = folder.ready_file(name), folder.share_folder(name)
+    program = (sys.executable, "-I", "-S", mps.__file__, mps.CONTROL, str(own), sharing.card)
+    command = (*program, str(settings.mps_start_s), str(settings.mps_stop_s))
+    daemon = ServiceSpec(name, command, ReadyFile(ready), {"PARLEY_READY_FILE": str(ready)})
+    env = {**sharing.env, **mps.folders(own)}
+    return SharedCard(daemon, sharing.services, env, sharing.said, sharing.otherwise)
+
+
+def devices(profile: Path, device: str | None) -> dict[str, str]:
+    """By service that a profile sets up: "cpu", "cuda", "cuda:N" or "auto". device: the operator's, instead of "auto".
+
+    Raises MissingBinary.
+    """
+    wanted = {name: settings.get(DEVICE) or device or CPU for name, settings in service_settings(profile).items()}
+    return {name: device or AUTO if each == AUTO else each for name, each in wanted.items()}
 
 
 def service_settings(profile: Path) -> dict[str, dict[str, str]]:

@@ -23,6 +23,10 @@ class SupervisorSettings(BaseSettings):
     """The store is told at the latest after this, counted from the beginning of the stop."""
     stop_kill_s: float = Field(default=4.0, gt=0)
     """Whatever still lives is killed after this, counted from the beginning of the stop."""
+    mps_start_s: float = Field(default=5.0, gt=0)
+    """A daemon for services that share a card answers within this, or they share it by time slices."""
+    mps_stop_s: float = Field(default=0.7, gt=0)
+    """It is told to quit when they are gone, and killed after this."""
     max_restarts: int = Field(default=5, ge=0)
     """A service that died while serving is started again at most so often within the window."""
     restart_window_s: float = Field(default=120.0, gt=0)

@@ -68,6 +68,7 @@ class Recorder:
         self._changed = asyncio.Event()
         self.started: list[str] = []
         self.became_ready: list[str] = []
+        self.notes: list[str] = []
         self.notices: list[str] = []
 
     def starting(self, name: str) -> None:
@@ -77,13 +78,24 @@ class Recorder:
         self.became_ready.append(name)
         self._changed.set()
 
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
     def notice(self, line: str) -> None:
         self.notices.append(line)
+        self._changed.set()
 
     async def until_ready(self, name: str, times: int = 1) -> None:
         """Waits until name became ready so many times. Raises TimeoutError after 10 s."""
         async with asyncio.timeout(10):
             while self.became_ready.count(name) < times:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_noticed(self, beginning: str) -> None:
+        """Waits for a notice that begins so. Raises TimeoutError after 10 s."""
+        async with asyncio.timeout(10):
+            while not any(line.startswith(beginning) for line in self.notices):
                 self._changed.clear()
                 await self._changed.wait()
 

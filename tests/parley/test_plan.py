@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.supervisor import BusyPort, MissingBinary, RunFolder, check_port, embedded_plan, find_profile
+from parley.supervisor import BusyPort, MissingBinary, RunFolder, check_port, devices, embedded_plan, find_profile
 from parley.supervisor.folder import MAX_SOCKET_PATH_BYTES
 from parley.supervisor.log import MAX_LINE_CHARS, last_line
 
@@ -38,6 +38,17 @@ def test_a_profile_chooses_the_engines_of_its_services(folder: RunFolder, tmp_pa
     for text in ("services: 7", "- a list", "{", "services: {thinker: 3}"):
         strange.write_text(text)
         assert embedded_plan(folder, host="127.0.0.1", port=0, profile=strange).services, "the gateway says what is wrong with it"
+
+
+def test_what_a_profile_wants_its_services_to_run_on(tmp_path: Path) -> None:
+    native = find_profile("minicpmo45")
+    assert devices(native, None) == dict.fromkeys(("thinker", "talker", "vocoder"), "auto")
+    assert devices(native, "cpu") == dict.fromkeys(("thinker", "talker", "vocoder"), "cpu"), "the operator knows better than the profile"
+    assert devices(find_profile("embedded"), "cuda") == {}, "what no profile sets up has no use for a GPU"
+    own = tmp_path / "own.yaml"
+    own.write_text("services: {thinker: {PARLEY_DEVICE: 'cuda:1'}, talker: {PARLEY_TALKER: minicpmo45}, vocoder: {PARLEY_DEVICE: auto}}")
+    assert devices(own, None) == {"thinker": "cuda:1", "talker": "cpu", "vocoder": "auto"}
+    assert devices(own, "cuda") == {"thinker": "cuda:1", "talker": "cuda", "vocoder": "cuda"}
 
 
 def test_the_store_has_no_tcp_port(folder: RunFolder) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +19,7 @@ import pytest
 from parley.commands.sound import load_recording, write_wav
 from parley.commands.up import reachable
 
-from . import children
+from . import children, fake_mps
 from .children import Watched
 from .realtime import REPLY
 
@@ -28,7 +30,8 @@ from tests.parley.realtime import REPLY, Ears, realtime_server
 async def main():
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    async with realtime_server(Ears(["Par", "is."], REPLY if "SILENT" not in os.environ else bytes(4800))) as url:
+    ears = Ears(["Par", "is."], REPLY if "SILENT" not in os.environ else bytes(4800))
+    async with realtime_server(ears if "DEAF" not in os.environ else ears.deaf) as url:
         ready(http=url.removeprefix("http://"))
         await stopping.wait()
 asyncio.run(main())
@@ -72,13 +75,14 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-def until(running: subprocess.Popen[str], word: str) -> None:
+def until(running: subprocess.Popen[str], word: str) -> list[str]:
+    """What was said before the line that begins with it."""
     assert running.stdout is not None
     said = []
     for line in running.stdout:
         said.append(line)
         if line.startswith(word):
-            return
+            return said
     raise AssertionError(f"ended before it said {word!r}: {said} {running.stderr.read() if running.stderr else ''}")
 
 
@@ -138,6 +142,78 @@ def test_once_without_speech_is_a_failure(house: House) -> None:
         _, complained = running.communicate(timeout=60)
     assert running.returncode == 1
     assert complained == "parley: the answer has no sound\n"
+
+
+def test_once_without_an_answer_ends_with_a_code_of_its_own(house: House) -> None:
+    write_wav(house.folder / "short.wav", REPLY)
+    with house.up("--once", "--speak", "short.wav", "--reply-timeout-s", "1", DEAF="1") as running:
+        _, complained = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert complained == "parley: no answer within 1 s of the question's end\n"
+
+
+ON_A_GPU = "services: {thinker: {PARLEY_DEVICE: auto}, talker: {PARLEY_DEVICE: auto}, vocoder: {PARLEY_DEVICE: auto}}"
+
+
+def shared(house: House, **more: str) -> dict[str, str]:
+    """Three services are to share one card; the program that starts MPS is a stand-in."""
+    (house.folder / "own.yaml").write_text(ON_A_GPU)
+    fake_mps.install(house.folder / "programs")
+    return {"CUDA_VISIBLE_DEVICES": "4", "PATH": f"{house.folder / 'programs'}:{os.environ['PATH']}", **more}
+
+
+@pytest.mark.parametrize("how", ["asked", "killed service"])
+def test_services_on_one_card_share_it_through_a_daemon_that_ends_with_them(how: str, house: House) -> None:
+    if how == "killed service":
+        house.replace("talker_svc", children.READY_THEN_DIES)
+    with house.up(**shared(house, PARLEY_MAX_RESTARTS="0", PARLEY_MPS_STOP_S="3")) as running:
+        said = until(running, "serving")
+        pipes = house.only_run() / "mps-0" / "pipe"
+        if how == "asked":
+            assert "thinker, talker and vocoder share GPU 4 through MPS\n" in said
+            watched = Watched({**fake_mps.processes(pipes), **json.loads((house.only_run() / "pids.json").read_text())})
+            running.send_signal(signal.SIGINT)
+        assert running.wait(20) == (0 if how == "asked" else 1)
+        if how == "asked":
+            assert watched.alive_after(0.0) == set()
+            assert list(house.runs.iterdir()) == []
+        else:
+            assert not pipes.exists(), "it quit, and its folder went"
+
+
+def test_a_card_that_is_shared_by_time_slices_is_said_in_one_line(house: House) -> None:
+    with house.up("--no-mps", **shared(house)) as running:
+        said = until(running, "serving")
+    slices = "thinker, talker and vocoder share GPU 4 by time slices, so that real time is kept for fewer sessions: MPS is turned off\n"
+    assert [line for line in said if "GPU" in line] == [slices]
+
+
+def test_cards_may_be_named(house: House) -> None:
+    env = shared(house) | {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    with house.up("--gpus", "0,2,1", **env) as running:
+        said = until(running, "serving")
+    assert [line for line in said if "GPU" in line] == ["thinker has GPU 4\n", "talker has GPU 6\n", "vocoder has GPU 5\n"]
+    with house.up("--gpus", "3", **env) as running:
+        _, complained = running.communicate(timeout=60)
+    assert (running.returncode, complained) == (1, "parley: there is no GPU 3: 3 GPUs can be seen, counted from 0\n")
+
+
+def test_a_native_model_that_only_listens_is_said_to(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The released profile, all processes, random weights; what the model decides is scripted."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"units": [["listen"]]}))
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("CUDA")},
+        "PARLEY_CHECKPOINT": str(tiny_checkpoint), "PARLEY_DEVICE": "cpu", "PARLEY_THINKER_SCRIPT": str(script),
+    }  # fmt: skip
+    write_wav(tmp_path / "short.wav", REPLY * 8)
+    command = [sys.executable, "-m", "parley", "up", "--profile", "minicpmo45", "--port", "0", "--once", "--speak", "short.wav"]
+    command += ["--reply-timeout-s", "3"]
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 3, ended
+    assert re.fullmatch(
+        r"parley: the model did not speak within 3 s of the question's end: it listened to \d units\n", ended.stderr
+    ), ended  # fmt: skip
 
 
 def test_a_dead_service_is_said_in_one_line_and_its_log_stays(house: House) -> None:

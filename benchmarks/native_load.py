@@ -1,0 +1,138 @@
+"""MiniCPM-o 4.5 under load, full size, random weights: many conversations in real time through gateways and three services on one card.
+
+Each level opens its sessions anew, with their windows filled. The clients are processes of their own and speak open loop. Tables are
+written as they are made, so that what was measured stays when a run is cut short.
+
+    python -m benchmarks.native_load --sessions 1 32 64 --phases spread step --share 0.5 --steps 5 --mps
+    python -m benchmarks.native_load --tiny --device cpu --sessions 2 --seconds 8     # a rehearsal
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import report
+from benchmarks.native import card, deployment, load, material
+from benchmarks.native.load import Level
+from benchmarks.native.material import Bench
+from benchmarks.native.spurts import spurts
+
+SCRIPT_UNITS = 240
+STAGGER = 37
+"""Units of the script that lie between two sessions."""
+LEAD_MS = 3000
+"""So that no sound is held back for being early: the lag is the server's."""
+
+
+class Run:
+    """One deployment, several levels of load."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.bench = Bench(options.checkpoint, options.device, options.context, options.held, max(options.sessions))
+        self.raw: dict[str, Any] = {"levels": []}
+        if options.join and options.join.exists():
+            self.raw["levels"] = msgspec.json.decode(options.join.read_bytes())["levels"]
+
+    def prepare(self) -> None:
+        """Checkpoint, script, and what the card can do."""
+        options = self.options
+        material.checkpoint(self.bench.checkpoint, full=not options.tiny)
+        units = spurts(SCRIPT_UNITS, options.share, 22)
+        self._script = self.bench.checkpoint / "load_script.json"
+        self._script.write_text(json.dumps({"units": units, "stagger": STAGGER}))
+        self.raw["card"] = msgspec.to_builtins(card.measure(self.bench.on))
+        self.raw["conditions"] = [
+            f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of 6 s on average, "
+            "text tokens a unit {1: 5, 2: 15, 3: 35, 4: 30, 5: 10, 8: 4, 18: 1} %",
+            f"preloaded: {options.context} tokens of context and an audio encoder's cache of random age in every session, {options.held} "
+            f"tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames)",
+            f"clients send packets of 100 ms; sound may be up to {LEAD_MS} ms ahead, so that none is held back; lag: from a unit's last "
+            "packet to all that the unit made; a hole is silence at a player that began 80 ms after a turn's first sound",
+        ]
+
+    async def measure(self) -> None:
+        """Every level after a short one that meets what is new."""
+        options = self.options
+        env = {
+            "PARLEY_THINKER_SCRIPT": str(self._script),
+            "PARLEY_VOCODER_FLOW_STEPS": str(options.steps),
+            **dict(pair.split("=", 1) for pair in options.env),
+        }
+        if options.tiny:
+            env["PARLEY_THINKER_WINDOW_TOKENS"] = "4096"
+        began = time.monotonic()
+        async with deployment.deployed(self.bench, mps=options.mps, gateways=options.gateways, lead_ms=LEAD_MS, **env) as there:
+            self.raw["start_s"] = time.monotonic() - began
+            print(f"ready after {self.raw['start_s']:.1f} s", flush=True)
+            picture = material.picture() if options.video else b""
+            await load.run(Level(max(options.sessions), "spread", 7, options.video), there.addresses, picture, there.pids)
+            for sessions in options.sessions:
+                for phases in options.phases:
+                    level = Level(sessions, phases, options.seconds, options.video, options.cancels, options.clients)
+                    found = await load.run(level, there.addresses, picture, there.pids)
+                    self._keep({**found, "share": options.share, "steps": options.steps, "context": options.context, "env": options.env})
+
+    def _keep(self, found: dict[str, Any]) -> None:
+        self.raw["levels"].append(found)
+        print(dict(zip(load.HEADER, load.row(found), strict=True)), flush=True)
+        if found["errors"]:
+            print(found["errors"][:3], flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """A table for each kind of load."""
+        sections = [("Card and conditions", "\n".join(f"- {line}" for line in (*_card(self.raw["card"]), *self.raw["conditions"])))]
+        kinds: dict[str, list[dict[str, Any]]] = {}
+        for level in self.raw["levels"]:
+            options = f", {' '.join(level['env'])}" if level["env"] else ""
+            title = f"Speak share {level['share']:g}, T={level['steps']}, {level['context']} tokens preloaded{options}: ms"
+            kinds.setdefault(title, []).append(level)
+        sections += [(title, report.table(load.HEADER, [load.row(level) for level in levels])) for title, levels in kinds.items()]
+        report.write("native_load", "The native model under load", sections, self.raw)
+
+
+def _card(found: dict[str, Any]) -> list[str]:
+    return [", ".join(f"{name} {value}" for name, value in found.items() if value)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--checkpoint", type=Path, help="made if it does not exist (19.5 GB); default: in the scratch folder")
+    parser.add_argument("--tiny", action="store_true", help="the tiny model: a rehearsal")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--phases", nargs="+", choices=("step", "spread"), default=["spread"])
+    parser.add_argument("--share", type=float, default=0.5, help="of units that speak")
+    parser.add_argument("--steps", type=int, default=5, help="Euler steps of the flow")
+    parser.add_argument("--video", type=float, default=0.0, help="share of clients that send a picture a second")
+    parser.add_argument("--seconds", type=int, default=30, help="units of each client and level")
+    parser.add_argument("--context", type=int, default=4096, help="tokens preloaded")
+    parser.add_argument("--held", type=int, default=250, help="tokens of a talker's turn before its first unit")
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=8, help="processes that speak")
+    parser.add_argument("--cancels", action="store_true", help="every client cancels each fifth response")
+    parser.add_argument("--mps", action="store_true", help="the services share the card through NVIDIA's control daemon")
+    parser.add_argument("--env", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the services")
+    parser.add_argument("--scratch", type=Path, default=Path("/tmp/parley-native"))
+    parser.add_argument("--join", type=Path, help="native_load.json of earlier runs, whose levels stay in the table")
+    options = parser.parse_args()
+    options.checkpoint = options.checkpoint or options.scratch / ("bench" if options.tiny else "full")
+    # not an option, so that the command in the table is the same wherever the files go
+    report.RESULTS = Path(os.environ.get("PARLEY_BENCH_RESULTS", report.RESULTS))
+    run = Run(options)
+    run.prepare()
+    asyncio.run(run.measure())
+    print((report.RESULTS / "native_load.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The bench of the flow's kernels on a CPU: what it checks before it would time anything."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.native import card, flow_kernels
+from minicpmo45.config import tiny
+from tests.vocoder_svc.minicpmo45.kernels import DEVICE
+
+
+def test_every_kernel_is_checked_against_the_truth_before_it_is_timed() -> None:
+    device = torch.device(DEVICE)
+    found = card.Card("any", "", "", "", 1e12, 1e12, 1e12, 1e12)
+    rows = flow_kernels.measure(tiny().flow, [2], [30, 20], device, found, copies=1)
+    assert all(row["holds"] and row["floor_us"] > 0 for row in rows)
+    assert [row["kernel"] for row in rows].count("attention") == 2 * len({row["kind"] for row in rows})
+    assert len({row["kernel"] for row in rows}) == 10
+
+
+def test_tables_name_what_was_found() -> None:
+    raw = {"card": {"name": "any", "torch": "2", "date": "now"}, "lost": [{"kind": "a", "rms": 0.5}, {"kind": "b", "times": 2.0}]}
+    assert flow_kernels.sections(raw)[1][1].splitlines()[2:] == ["| a | 0.5 |  |", "| b |  | 2 |"]
