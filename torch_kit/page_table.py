@@ -267,7 +267,7 @@ class PageTable:
             self._starts.insert(index, 0)
             self._stops.insert(index, filled)
             count -= filled
-        return np.concatenate(pieces)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _drop(self, first: int, end: int) -> None:
         self.pool.put(self._pages[first:end])

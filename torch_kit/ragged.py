@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_kit.packing import PAGE_FIELDS, TOKEN_FIELDS, Ints, joined, page_fields, prefix_pages, sampled_tokens, token_fields
 from torch_kit.page_table import Appended
+from torch_kit.tiles import TILE_FIELDS, Tiles, Tiling, cut, page_orders, tile_table
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 """Token counts that a forward is made for."""
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 """Page counts that a batch of single tokens is made for."""
-_TOKEN_FIELDS = 6
-_PAGE_FIELDS = 3
 
 
 def bucket(count: int) -> int:
@@ -32,6 +31,17 @@ def width(pages: int) -> int:
 
 class StaleAppend(ValueError):
     """A row's table changed after its append: what it may see is not known any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of the parts of an upload."""
+
+    tokens: int
+    rows: int
+    pages: int
+    tiles: int = 0
+    longest_tile: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,8 @@ class RaggedBatch:
     """Most tokens of a row."""
     gapped: bool
     """Some row's gap is not 0."""
+    tiles: Tiles | None
+    """Of a batch that was made by `tiled` or `blank_tiled`."""
 
     @property
     def size(self) -> int:
@@ -92,26 +104,23 @@ class RaggedBatch:
 
         `sample`: which rows are drawn from; None: all of them. Raises ValueError (no row, sizes too small) and StaleAppend.
         """
-        if not appended:
-            raise ValueError("appended: no row")
-        for row in appended:
-            if row.version != row.table.version:
-                raise StaleAppend("appended: the table has changed since")
-        counts = np.array([row.count for row in appended], dtype=np.int32)
+        counts = _counts(appended)
         count = int(counts.sum())
         size = tokens or (count if exact else bucket(count))
         height = rows or _height(len(appended), padded=size > count, exact=exact)
         width = pages or max(row.table.page_count for row in appended)
         if size < count or height < len(appended) + (size > count) or width < max(row.table.page_count for row in appended):
             raise ValueError("tokens, rows or pages: smaller than the batch")
-        chosen = np.ones(len(appended), dtype=bool) if sample is None else np.asarray(sample, dtype=bool)
-        sampled = (np.cumsum(counts) - 1)[chosen]
-        parts = [_tokens(appended, counts, size, height).ravel(), _pages(appended, height, width).ravel()]
-        parts.append(np.array([row.table.prefix_pages for row in appended] + [0] * (height - len(appended))))
-        packed = np.concatenate([*parts, sampled], dtype=np.int32, casting="unsafe")
+        packed = joined(
+            [
+                token_fields(appended, counts, size, height),
+                page_fields(appended, height, width),
+                prefix_pages(appended, height),
+                sampled_tokens(counts, sample),
+            ]
+        )
         device = appended[0].table.pool.device
-        gapped = any(row.gap != 0 and row.table.prefix_pages for row in appended)
-        return _views(torch.from_numpy(packed).to(device), size, height, width, (count, int(counts.max()), gapped))
+        return _views(packed.to(device), _Sizes(size, height, width), (count, int(counts.max()), _gapped(appended)))
 
     @classmethod
     def steps(cls, appended: Sequence[Appended]) -> RaggedBatch:
@@ -128,13 +137,48 @@ class RaggedBatch:
     @classmethod
     def blank(cls, rows: int, pages: int, *, gapped: bool, device: torch.device) -> RaggedBatch:
         """A batch as `steps` pads it, of nothing but padding: it sees nothing and writes to the sink."""
-        packed = torch.zeros(_TOKEN_FIELDS * rows + _PAGE_FIELDS * rows * pages + rows, dtype=torch.int32, device=device)
-        return _views(packed, rows, rows, pages, (rows, 1, gapped))
+        packed = torch.zeros(TOKEN_FIELDS * rows + PAGE_FIELDS * rows * pages + rows, dtype=torch.int32, device=device)
+        return _views(packed, _Sizes(rows, rows, pages), (rows, 1, gapped))
+
+    @classmethod
+    def tiled(cls, appended: Sequence[Appended], tiling: Tiling, sample: Sequence[bool] | None = None) -> RaggedBatch:
+        """A batch for kernels: its tokens padded to a bucket and cut into tiles, whose number is padded to a level of `tiling`.
+
+        All sizes of it, that of `packed` too, follow from its `shape` and `tiling`: a graph of a forward that is keyed by `shape` serves
+        every batch of that shape, over any page tables. `sampled` has as many entries as there are rows; those behind the rows that sample
+        are 0. Raises as `of`, and ValueError where `tiling` is smaller than the batch.
+        """
+        counts = _counts(appended)
+        if len(appended) > tiling.rows:
+            raise ValueError(f"rows: {len(appended)}, not more than {tiling.rows}")
+        pages = max(row.table.page_count for row in appended)
+        if pages > tiling.pages:
+            raise ValueError(f"pages: {pages} of a row, not more than {tiling.pages}")
+        size = bucket(int(counts.sum()))
+        padding = size - int(counts.sum())
+        wanted = int((-(-counts // tiling.tile)).sum()) + -(-padding // tiling.tile)
+        packed, sizes = _tiled(appended, counts, sample, tiling, (size, tiling.level(size, wanted)))
+        facts = (size - padding, int(counts.max()), _gapped(appended))
+        return _views(packed.to(appended[0].table.pool.device), sizes, facts)
+
+    @classmethod
+    def blank_tiled(cls, tokens: int, tiles: int, tiling: Tiling, device: torch.device) -> RaggedBatch:
+        """A batch of this shape of nothing but padding: it sees nothing and writes to the sink. ValueError: none comes in this shape."""
+        if bucket(tokens) != tokens or tiles not in tiling.levels(tokens):
+            raise ValueError(f"tokens, tiles: no batch has {tokens} and {tiles}")
+        packed, sizes = _tiled((), np.zeros(0, dtype=np.int32), (), tiling, (tokens, tiles))
+        return _views(packed.to(device), sizes, (tokens, 1, False))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Tokens and tiles, padding included: the key of a graph, see `tiled`."""
+        return self.size, self.tiles.size if self.tiles is not None else 0
 
     def over(self, packed: Tensor) -> RaggedBatch:
-        """The batch of these sizes whose numbers lie in `packed`; for one padded by `steps`, `count` is that of all its tokens."""
+        """The batch of these sizes whose numbers lie in `packed`; if this one was padded, `count` is that of all its tokens."""
         height, width = self.pages.shape
-        return _views(packed, self.size, height, width, (self.size, self.longest, self.gapped))
+        tiles, longest_tile = (self.tiles.size, self.tiles.longest) if self.tiles is not None else (0, 0)
+        return _views(packed, _Sizes(self.size, height, width, tiles, longest_tile), (self.size, self.longest, self.gapped))
 
 
 def _height(rows: int, *, padded: bool, exact: bool) -> int:
@@ -143,36 +187,51 @@ def _height(rows: int, *, padded: bool, exact: bool) -> int:
     return wanted if exact else bucket(wanted)
 
 
-def _tokens(appended: Sequence[Appended], counts: NDArray[np.int32], size: int, height: int) -> NDArray[np.int32]:
-    """[6, N]: positions, prefix positions, rows, local, order, slots."""
-    out = np.zeros((_TOKEN_FIELDS, size), dtype=np.int32)
-    count = int(counts.sum())
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    local = np.arange(count, dtype=np.int32) - first
-    firsts = np.array([(row.position, row.position - row.gap, row.order) for row in appended], dtype=np.int32).T
-    each = np.repeat(firsts, counts, axis=1) + local
-    rows = np.repeat(np.arange(len(appended), dtype=np.int32), counts)
-    slots = np.concatenate([row.slots for row in appended])
-    out[:, :count] = np.stack([each[0], each[1], rows, local, each[2], slots])
-    out[2, count:] = height - 1
-    out[4, count:] = -1
-    return out
+def _counts(appended: Sequence[Appended]) -> Ints:
+    """[rows] new tokens of each. Raises ValueError and StaleAppend."""
+    if not appended:
+        raise ValueError("appended: no row")
+    for row in appended:
+        if row.version != row.table.version:
+            raise StaleAppend("appended: the table has changed since")
+    return np.array([row.count for row in appended], dtype=np.int32)
 
 
-def _pages(appended: Sequence[Appended], height: int, width: int) -> NDArray[np.int32]:
-    """[3, R, P]: pages, starts, stops."""
-    out = np.zeros((_PAGE_FIELDS, height, width), dtype=np.int32)
-    for index, row in enumerate(appended):
-        table = row.table
-        out[:, index, : table.page_count] = (table.pages, table.starts, table.stops)
-    return out
+def _gapped(appended: Sequence[Appended]) -> bool:
+    return any(row.gap != 0 and row.table.prefix_pages for row in appended)
 
 
-def _views(packed: Tensor, size: int, height: int, width: int, facts: tuple[int, int, bool]) -> RaggedBatch:
-    at = _TOKEN_FIELDS * size
-    end = at + _PAGE_FIELDS * height * width
-    positions, prefix_positions, rows, local, order, slots = packed[:at].view(_TOKEN_FIELDS, size).unbind(0)
-    pages, starts, stops = packed[at:end].view(_PAGE_FIELDS, height, width).unbind(0)
+def _tiled(
+    appended: Sequence[Appended], counts: Ints, sample: Sequence[bool] | None, tiling: Tiling, shape: tuple[int, int]
+) -> tuple[Tensor, _Sizes]:
+    """The upload of a batch of this shape, and how it is divided."""
+    size, tiles = shape
+    height, longest = tiling.height(tiles), tiling.longest(size, tiles)
+    tokens, pages = token_fields(appended, counts, size, height), page_fields(appended, height, tiling.pages)
+    orders = page_orders(pages)
+    # the tokens of padding are in tiles, too, so that every token's output is written
+    lengths = np.append(counts, size - int(counts.sum())).astype(np.int32)
+    numbers = np.append(np.arange(len(counts)), height - 1).astype(np.int32)
+    table = tile_table(cut(lengths, numbers, longest), tokens[4], orders, tiles)
+    sampled = np.zeros(height, dtype=np.int32)
+    chosen = sampled_tokens(counts, sample)
+    sampled[: len(chosen)] = chosen
+    packed = joined([tokens, pages, prefix_pages(appended, height), orders, table, sampled])
+    return packed, _Sizes(size, height, tiling.pages, tiles, longest)
+
+
+def _views(packed: Tensor, sizes: _Sizes, facts: tuple[int, int, bool]) -> RaggedBatch:
+    """`facts`: count, longest and gapped of the batch."""
+    table = sizes.rows * sizes.pages
+    lengths = [TOKEN_FIELDS * sizes.tokens, PAGE_FIELDS * table, sizes.rows]
+    if sizes.tiles:
+        lengths += [table, TILE_FIELDS * sizes.tiles]
+    tokens, pages, prefix, *tiled, sampled = packed.split_with_sizes([*lengths, len(packed) - sum(lengths)])
+    positions, prefix_positions, rows, local, order, slots = tokens.view(TOKEN_FIELDS, -1).unbind(0)
+    numbers, starts, stops = pages.view(PAGE_FIELDS, sizes.rows, sizes.pages).unbind(0)
+    tiles = None
+    if tiled:
+        tiles = Tiles(tiled[1].view(TILE_FIELDS, sizes.tiles), tiled[0].view(sizes.rows, sizes.pages), sizes.longest_tile)
     count, longest, gapped = facts
     return RaggedBatch(
         packed=packed,
@@ -182,12 +241,13 @@ def _views(packed: Tensor, size: int, height: int, width: int, facts: tuple[int,
         local=local,
         order=order,
         slots=slots,
-        pages=pages,
+        pages=numbers,
         starts=starts,
         stops=stops,
-        prefix_pages=packed[end : end + height],
-        sampled=packed[end + height :],
+        prefix_pages=prefix,
+        sampled=sampled,
         count=count,
         longest=longest,
         gapped=gapped,
+        tiles=tiles,
     )

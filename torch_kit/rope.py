@@ -22,13 +22,15 @@ class Rope:
             raise ValueError("head_dim: odd")
         rates = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         steps = torch.arange(STRIDE, dtype=torch.float64)[:, None]
-        self._low = _table(steps * rates, device)
-        self._high = _table(steps * STRIDE * rates, device)
+        self.low = _table(steps * rates, device)
+        """fp32 [STRIDE, 2, head_dim / 2]: cos and sin of positions below STRIDE."""
+        self.high = _table(steps * STRIDE * rates, device)
+        """The same of multiples of STRIDE."""
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin, fp32 [N, 1, 2, head_dim / 2], of positions [N] from 0 to MAX_POSITION: see `rotate`."""
-        low = self._low[positions % STRIDE]
-        high = self._high[positions // STRIDE]
+        low = self.low[positions % STRIDE]
+        high = self.high[positions // STRIDE]
         cos = high[:, 0] * low[:, 0] - high[:, 1] * low[:, 1]
         sin = high[:, 1] * low[:, 0] + high[:, 0] * low[:, 1]
         return torch.stack((cos, cos), dim=1)[:, None], torch.stack((-sin, sin), dim=1)[:, None]

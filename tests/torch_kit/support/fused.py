@@ -1,0 +1,83 @@
+"""The plain decoder on the CPU and the fused one beside it, fed alike: on CUDA where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from tests.support.interpreter import mend_interpreter
+from tests.torch_kit.support import HIDDEN, decoder, reference
+from torch_kit.decoder import DecoderConfig
+from torch_kit.fused_decoder import FusedDecoder
+from torch_kit.page_table import Appended, PageTable
+from torch_kit.pages import PagePool
+from torch_kit.ragged import RaggedBatch
+from torch_kit.tiles import Tiling
+
+mend_interpreter()
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PAGE = 16
+GROUPED = DecoderConfig(HIDDEN, 2, 4, 2, 16, 80, 1e-6, 1_000_000.0, qk_norm=True)
+SINGLE = DecoderConfig(HIDDEN, 2, 2, 2, 32, 80, 1e-6, 10_000.0, qk_norm=False)
+TILING = Tiling(pages=4, rows=6)
+
+
+def fused(model: Any, config: DecoderConfig, *, pages: int = 48, page: int = PAGE) -> FusedDecoder:
+    """Over the weights of transformers' model, in a pool whose free pages are NaN."""
+    pool = PagePool(
+        layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, pages=pages, page=page, device=DEVICE, poison=True
+    )
+    return FusedDecoder({name: tensor.to(DEVICE) for name, tensor in model.state_dict().items()}, config, pool)
+
+
+class Both:
+    """Sessions that live in both decoders at once."""
+
+    def __init__(self, config: DecoderConfig, sessions: int, *, reserve: int = 5) -> None:
+        model = reference(config)
+        self.plain, self.fused = decoder(model, config, pages=48, page=PAGE), fused(model, config)
+        self.tables = [(PageTable(self.plain.pool, reserve), PageTable(self.fused.pool, reserve)) for _ in range(sessions)]
+
+    def change(self, session: int, what: Callable[[PageTable], object]) -> None:
+        """The same change of both tables of a session."""
+        for table in self.tables[session]:
+            what(table)
+
+    def feed(
+        self,
+        appends: Sequence[tuple[int, Callable[[PageTable], Appended]]],
+        inputs: Tensor,
+        sample: Sequence[bool] | None = None,
+        *,
+        only_sampled: bool = False,
+        tiling: Tiling = TILING,
+    ) -> RaggedBatch:
+        """One forward of both, of appends to sessions; equal in what comes out and in all pages. The fused one's batch."""
+        rows = [append(self.tables[session][0]) for session, append in appends]
+        expected = self.plain.forward(inputs, RaggedBatch.of(rows))[: len(inputs)]
+        batch = RaggedBatch.tiled([append(self.tables[session][1]) for session, append in appends], tiling, sample)
+        hidden = self.fused.forward(inputs.to(DEVICE), batch, only_sampled=only_sampled).cpu()
+        assert hidden.isfinite().all()
+        if only_sampled:
+            assert len(hidden) == len(batch.sampled)
+            chosen = RaggedBatch.of(rows, sample).sampled
+            assert (hidden[: len(chosen)] - expected[chosen]).abs().max() < 1e-5
+        else:
+            assert (hidden[: batch.count] - expected).abs().max() < 1e-5
+        mine, theirs = self.fused.pool.storage[:, 1:].cpu(), self.plain.pool.storage[:, 1:]
+        assert torch.equal(mine.isnan(), theirs.isnan()) and (mine - theirs).nan_to_num().abs().max() < 1e-5
+        return batch
+
+
+def window(count: int) -> Callable[[PageTable], Appended]:
+    return lambda table: table.append(count)
+
+
+def prefix(count: int) -> Callable[[PageTable], Appended]:
+    return lambda table: table.append_prefix(count)
