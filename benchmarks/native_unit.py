@@ -108,7 +108,7 @@ class Run:
             most = max(self.options.sessions)
             kinds = [(self.bench.on.type == "cuda", sessions, seen) for sessions in self.options.sessions for seen in (False, True)]
             for graphs, sessions, seen in [*kinds, (False, most, False)]:
-                for each in (house.thinker._model.graphs, house.talker._graphs, house.vocoder._vocoder._graphs):
+                for each in (house.thinker._model.graphs, house.talker._speaker.graphs, house.vocoder._vocoder._graphs):
                     each.on = graphs
                 self.raw["chain"].append(chain.measure(self.bench, house, sessions, seen=seen))
                 print(self.raw["chain"][-1], flush=True)

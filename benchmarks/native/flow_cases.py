@@ -1,4 +1,4 @@
-"""The flow's kernels, one by one: inputs of the served shapes, the same in torch, the least that must be read and computed."""
+"""The vocoder's kernels, one by one: inputs of the served shapes, the same in torch, the least that must be read and computed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from benchmarks.native.floors import Floor
 from minicpmo45.config import FlowConfig
 from vocoder_svc.minicpmo45.attention import Keys, load, store
 from vocoder_svc.minicpmo45.attention import attend as attend_plain
+from vocoder_svc.minicpmo45.hift import SNAKE_EPS
 from vocoder_svc.minicpmo45.kernels.attention import HeadNorms, attend
 from vocoder_svc.minicpmo45.kernels.euler import euler
 from vocoder_svc.minicpmo45.kernels.norm import norm
 from vocoder_svc.minicpmo45.kernels.product import Activation, multiplied
-from vocoder_svc.minicpmo45.kernels.tiles import AttentionTile, ProductTile, RowTile
+from vocoder_svc.minicpmo45.kernels.snake import snake
+from vocoder_svc.minicpmo45.kernels.tiles import AttentionTile, ProductTile, RowTile, SnakeTile
 from vocoder_svc.minicpmo45.kernels.unfold import Memory, unfold_mish, unfold_norm
 from vocoder_svc.minicpmo45.retention import CHUNK_FRAMES, KEPT_FRAMES, RING_FRAMES, Newest
 
@@ -40,6 +42,7 @@ PRODUCT_TILES = [
 ATTENTION_TILES = [
     AttentionTile(*sizes) for sizes in ((16, 32, 1, 3), (16, 64, 4, 3), (16, 128, 4, 2), (32, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 2))
 ]
+SNAKE_TILES = [SnakeTile(*sizes) for sizes in ((1, 512, 4), (1, 1024, 4), (1, 2048, 4), (2, 1024, 4), (4, 1024, 8))]
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -90,6 +93,7 @@ def cases(draw: Inputs, prompt: int) -> Iterator[Case]:
     yield _product(draw, "product, MLP out", width, inner, "none")
     yield _attention(draw, prompt)
     yield _euler(draw)
+    yield _snake(draw)
 
 
 def _norms(draw: Inputs) -> Iterator[Case]:
@@ -166,13 +170,13 @@ def _attention(draw: Inputs, prompt: int) -> Case:
     spans = keys.spans
     assert spans is not None
     arenas = [draw(2, 2, heads, frames, dim) for _ in range(draw.copies)]
-    qkv, norms = draw(draw.tokens, 3 * heads * dim), HeadNorms(*draw(4, dim), eps=1e-5)
+    qkv, norms = draw(draw.tokens, 3 * heads * dim), HeadNorms(draw(4, dim), 1e-5)
 
     def plain(copy: int, kind: torch.dtype) -> Tensor:
         arena = arenas[copy] if kind == draw.dtype else arenas[copy].to(kind)
         split = qkv.to(kind).view(sessions, 2, CHUNK_FRAMES, 3, heads, dim).permute(3, 0, 1, 4, 2, 5)
-        query = functional.layer_norm(split[0], (dim,), norms.query_scale.to(kind), norms.query_shift.to(kind), norms.eps)
-        key = functional.layer_norm(split[1], (dim,), norms.key_scale.to(kind), norms.key_shift.to(kind), norms.eps)
+        query = functional.layer_norm(split[0], (dim,), *norms.parameters[:2].to(kind), norms.eps)
+        key = functional.layer_norm(split[1], (dim,), *norms.parameters[2:].to(kind), norms.eps)
         store(arena, keys, key, split[2])
         return attend_plain(query, *load(arena, keys), keys).transpose(2, 3).reshape(draw.tokens, -1)
 
@@ -197,3 +201,27 @@ def _euler(draw: Inputs) -> Case:
         return x.to(kind) + 0.2 * (1.7 * guided - 0.7 * free)
 
     return Case("Euler step", 1, lambda _, tile: euler(x, speed, 0.2, 0.7), plain, Floor(16 * x.numel(), 0))
+
+
+def _snake(draw: Inputs) -> Case:
+    """Of HiFT's last and longest stage, which is fp32 always."""
+    channels, size = draw.width // 8, 120 * 58 + 1
+    x, branch = (draw(draw.sessions, channels, size, dtype=torch.float32) for _ in range(2))
+    alpha, bias = draw(2, channels, dtype=torch.float32).abs() + 0.5
+    kept, lengths = torch.empty_like(x), torch.full((draw.sessions,), size - 100, device=draw.device)
+
+    def plain(_: int, kind: torch.dtype) -> Tensor:
+        kind = torch.float64 if kind == torch.float64 else torch.float32
+        total, rate = x.to(kind) + (branch.to(kind) + bias.to(kind)[:, None]), alpha.to(kind)[:, None]
+        waved = total + torch.sin(total * rate).square() / (rate + SNAKE_EPS)
+        counted = torch.arange(size, device=draw.device) < lengths[:, None]
+        return functional.pad(torch.where(counted[:, None], waved, 0.0), (3, 3))
+
+    return Case(
+        "snake of a sum",
+        1,
+        lambda _, tile: snake(x, alpha, lengths, 3, 3, SNAKE_EPS, bias=bias, branch=branch, kept=kept, tile=tile),
+        plain,
+        Floor(16 * x.numel(), 0),
+        SNAKE_TILES,
+    )

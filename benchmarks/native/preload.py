@@ -9,7 +9,7 @@ import torch
 
 from stage_kit import Slot
 from talker_svc.minicpmo45.engine import MiniCpmTalkerEngine
-from talker_svc.minicpmo45.engine import Session as TalkerSession
+from talker_svc.minicpmo45.session import Session as TalkerSession
 from thinker_svc.minicpmo45.engine import MiniCpmThinkerEngine
 from thinker_svc.minicpmo45.session import Kind, Session
 from thinker_svc.minicpmo45.window import UnitSpan
@@ -49,7 +49,7 @@ class PreloadedTalker(MiniCpmTalkerEngine):
     def step(self, slots: list[Slot]) -> None:
         for slot in slots:
             session: TalkerSession = slot.state
-            turn = next(iter(session.turns.values()), None)
+            turn = session.turn
             if self._tokens and turn is not None and turn.units == 0 and session.table.window_length == 0:
                 fill(session.table, self._tokens)
         super().step(slots)

@@ -22,10 +22,11 @@ from benchmarks.native.preload import PreloadedTalker, fill
 from benchmarks.native.timing import graphed, kernels, once, timed
 from minicpmo45.config import Config
 from stage_kit import Append, Label
+from talker_svc.minicpmo45.settings import BURST
 from thinker_svc.minicpmo45.engine import MiniCpmThinkerEngine
 from thinker_svc.minicpmo45.frames import read_picture
 from thinker_svc.minicpmo45.mel import UNIT_SAMPLES
-from thinker_svc.minicpmo45.model import Row
+from thinker_svc.minicpmo45.row import Row
 from thinker_svc.minicpmo45.template import EMBEDDED
 from thinker_svc.minicpmo45.vision_encoder import PatchBatch
 from torch_kit.page_table import PageTable
@@ -181,19 +182,37 @@ def _decode(engine: MiniCpmThinkerEngine, tables: list[PageTable], audio: Any, f
     return Stage("decode step", len(tables), plain, floor, ran, replayed, served=True)
 
 
+class Spoken(msgspec.Struct, frozen=True):
+    """Medians of a talker's steps."""
+
+    first: float
+    """Of a step with conditions."""
+    code: float
+    """Of the others, a code's share."""
+    ran: tuple[int, float | None]
+    """What ran in one of the others."""
+
+
 def talker(bench: Bench, engine: PreloadedTalker, config: Config, sessions: int) -> Iterator[Stage]:
-    """A unit in mid-turn: the condition's step, then one a code."""
-    floors, held, graphs = Floors(config, sessions, bench.context), bench.held, engine._graphs
-    replayed = _speak(bench, engine, config, sessions)[1] if graphs.on else None
-    before, graphs.on = graphs.on, False
-    first, later, ran = _speak(bench, engine, config, sessions)
-    graphs.on = before
-    yield Stage("talker, condition", sessions, first, floors.speaking(TEXT_TOKENS + 2, held))
-    yield Stage("talker, one code", sessions, later, floors.speaking(1, held), ran, replayed, served=True)
+    """A unit in mid-turn, one code a step: the conditions' step, then the others; then a code's share of a step that draws several."""
+    floors, held, speaker = Floors(config, sessions, bench.context), bench.held, engine._speaker
+    graphs, chosen = speaker.graphs, (speaker.graphs.on, speaker.burst)
+    spoken = {}
+    for on, burst in ((on, burst) for on in {False, graphs.on} for burst in (1, BURST)):
+        graphs.on, speaker.burst = on, burst
+        spoken[on, burst] = _speak(bench, engine, config, sessions)
+    graphs.on, speaker.burst = chosen
+    alone, replayed, together = spoken[False, 1], spoken.get((True, 1)), spoken.get((True, BURST))
+    is_fused = engine._settings.kernels == "fused"
+    first = replayed.first if replayed is not None and is_fused else None
+    code = None if replayed is None else replayed.code
+    share = None if together is None else together.code
+    yield Stage("talker, condition", sessions, alone.first, floors.speaking(TEXT_TOKENS + 2, held), graph_ms=first, served=is_fused)
+    yield Stage("talker, one code", sessions, alone.code, floors.speaking(1, held), alone.ran, code)
+    yield Stage(f"talker, one of {BURST} codes", sessions, spoken[False, BURST].code, floors.speaking(1, held), graph_ms=share, served=True)
 
 
-def _speak(bench: Bench, engine: PreloadedTalker, config: Config, sessions: int) -> tuple[float, float, tuple[int, float | None]]:
-    """Medians of both kinds of step, and what ran in one of the second."""
+def _speak(bench: Bench, engine: PreloadedTalker, config: Config, sessions: int) -> Spoken:
     slots = [Recording(f"talker {row}", engine.validate({}), lambda: None) for row in range(sessions)]
     for slot in slots:
         engine.open(slot)
@@ -205,14 +224,17 @@ def _speak(bench: Bench, engine: PreloadedTalker, config: Config, sessions: int)
             engine.receive(slot, Append("thinker", unit + 1, Label(0, 1, "t1"), False, _thought(config, unit)))
         step = 0
         while ready := [slot for slot in slots if engine.ready(slot) is not None]:
-            if unit == 3 and step == 5:
-                ran = kernels(bench.on, partial(engine.step, ready))
+            call = partial(engine.step, ready)
+            if unit == 3 and step == 2:
+                ran = kernels(bench.on, call)
             else:
-                (later if step else first).append(once(bench.on, partial(engine.step, ready)))
+                ms = once(bench.on, call)
+                if unit:
+                    (later if step else first).append(ms)
             step += 1
     for slot in slots:
         engine.close(slot)
-    return statistics.median(first[1:]), statistics.median(later[24:]), ran
+    return Spoken(statistics.median(first), statistics.median(later) / engine._speaker.burst, ran)
 
 
 def vocoder(bench: Bench, config: Config, counts: Iterable[int], steps: int, dtype: str) -> Iterator[Stage]:

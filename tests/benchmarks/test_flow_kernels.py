@@ -1,10 +1,10 @@
-"""The bench of the flow's kernels on a CPU: what it checks before it would time anything."""
+"""The bench of the vocoder's kernels on a CPU: what it checks before it would time anything."""
 
 from __future__ import annotations
 
 import torch
 
-from benchmarks.native import card, flow_kernels
+from benchmarks.native import card, flow_kernels, hift_windows
 from minicpmo45.config import tiny
 from tests.vocoder_svc.minicpmo45.kernels import DEVICE
 
@@ -15,7 +15,13 @@ def test_every_kernel_is_checked_against_the_truth_before_it_is_timed() -> None:
     rows = flow_kernels.measure(tiny().flow, [2], [30, 20], device, found, copies=1)
     assert all(row["holds"] and row["floor_us"] > 0 for row in rows)
     assert [row["kernel"] for row in rows].count("attention") == 2 * len({row["kind"] for row in rows})
-    assert len({row["kernel"] for row in rows}) == 10
+    assert len({row["kernel"] for row in rows}) == 11
+
+
+def test_fused_hift_says_what_the_plain_one_says() -> None:
+    found = card.Card("any", "", "", "", 1e12, 1e12, 1e12, 1e12)
+    plain, fused = hift_windows.timed(tiny().hift, 1, found, torch.device(DEVICE))
+    assert plain["error"] == 0 and fused["holds"]
 
 
 def test_tables_name_what_was_found() -> None:

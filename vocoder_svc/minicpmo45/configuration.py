@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from minicpmo45.config import SAMPLE_RATE_IN
-from minicpmo45.token2wav import default_voice
+from minicpmo45.errors import CheckpointError
+from minicpmo45.token2wav import default_voice, voice_files
 from stage_kit import InvalidConfig
 from vocoder_svc.minicpmo45.voice import BadVoice, Recording, decoded, read_wav
 
@@ -18,16 +19,18 @@ Named = Mapping[str, Recording | BadVoice]
 
 
 def named_voices(checkpoint: Path, folder: Path | None, longest_s: float) -> Named:
-    """All WAV files beside the checkpoint's assets and in `folder`, by their names without the ending. Raises CheckpointError, BadVoice
-    (default)."""
+    """All WAV files beside the checkpoint's assets and in `folder`, by their names without the ending. Raises CheckpointError, also for a
+    default voice that cannot be used."""
     default = default_voice(checkpoint)
-    found: dict[str, Recording | BadVoice] = {"": read_wav(default, longest_s)}
-    for where in (checkpoint / "assets", *([folder] if folder is not None else [])):
-        for file in sorted(where.glob("*.wav")):
-            try:
-                found[file.stem] = read_wav(file, longest_s)
-            except BadVoice as error:
-                found[file.stem] = error
+    try:
+        found: dict[str, Recording | BadVoice] = {"": read_wav(default, longest_s)}
+    except BadVoice as error:
+        raise CheckpointError(default.name, error.why) from None
+    for file in (*voice_files(checkpoint), *(sorted(folder.glob("*.wav")) if folder is not None else ())):
+        try:
+            found[file.stem] = read_wav(file, longest_s)
+        except BadVoice as error:
+            found[file.stem] = error
     return found
 
 

@@ -59,13 +59,11 @@ class Conformer:
         x = torch.where(within(known, codes.shape[1])[:, :, None], x, 0.0)
         inner = functional.leaky_relu(conv(w, "encoder.pre_lookahead_layer.conv1", x.transpose(1, 2)))
         x = x[:, : inner.shape[2]] + conv(w, "encoder.pre_lookahead_layer.conv2", torch.cat((context.lookahead, inner), 2)).transpose(1, 2)
-        for index, block in enumerate(self._blocks):
-            x = self._block(block, self._tables[index], x, token, arena.token[index])
+        x = self._through(self._blocks, self._tables, x, token, arena.token)
         doubled = x.transpose(1, 2).repeat_interleave(2, 2)
         after = ConformerContext(newest(context.lookahead, inner, fresh), newest(context.upsample, doubled, 2 * fresh))
         x = self._embed("encoder.up_embed", conv(w, "encoder.up_layer.conv", torch.cat((context.upsample, doubled), 2)).transpose(1, 2))
-        for index, block in enumerate(self._up_blocks):
-            x = self._block(block, self._up_tables[index], x, mel, arena.mel[index])
+        x = self._through(self._up_blocks, self._up_tables, x, mel, arena.mel)
         return linear(w, "encoder_proj", layer_norm(w, "encoder.after_norm", x, EMBED_EPS)), after
 
     def start(self, rows: int) -> ConformerContext:
@@ -78,6 +76,12 @@ class Conformer:
         return layer_norm(self._weights, f"{name}.out.1", linear(self._weights, f"{name}.out.0", x), EMBED_EPS) * math.sqrt(
             self._config.hidden_size
         )
+
+    def _through(self, blocks: list[dict[str, Tensor]], tables: list[Tensor], x: Tensor, keys: Keys, arena: Tensor) -> Tensor:
+        """x [B, M, width] through all blocks of one rate; arena [blocks, K/V, heads, F, dim]."""
+        for index, block in enumerate(blocks):
+            x = self._block(block, tables[index], x, keys, arena[index])
+        return x
 
     def _block(self, block: Weights, table: Tensor, x: Tensor, keys: Keys, arena: Tensor) -> Tensor:
         x = x + self._attention(block, table, layer_norm(block, "norm_mha", x, BLOCK_EPS), keys, arena)

@@ -36,11 +36,7 @@ class Dit:
         self._blocks = [section(own, f"blocks.{n}.") for n in range(config.dit_depth)]
         self._final = section(own, "final_layer.")
         self._input, self._input_bias = own["in_proj.weight"], own["in_proj.bias"]
-        time = functional.silu(_time_embedding(own, times.to(self._input)))
-        modulations = [split_last(linear(block, "adaLN_modulation.1", time), 9) for block in self._blocks]
-        self._modulation = torch.stack(modulations, 1)
-        """[steps, depth, 9, width]: shift, scale and gate of attention, MLP and convolution."""
-        self._final_modulation = split_last(linear(self._final, "adaLN_modulation.1", time), 2)
+        self._modulation, self._final_modulation = modulations(own, config.dit_depth, times.to(self._input))
 
     def guide(self, mu: Tensor, speaker: Tensor, prompt: Tensor | None) -> Tensor:
         """The part of in_proj that holds for all steps: mu [B, M, mels], speaker [B, mels], prompt mels [B, M, mels] or None, to [B, 2, M,
@@ -55,9 +51,9 @@ class Dit:
     def __call__(
         self, step: int, x: Tensor, guide: Tensor, fresh: Tensor, context: Tensor, keys: Keys, arena: Arena
     ) -> tuple[Tensor, Tensor]:
-        """x [B, M, mels], fresh int64 [B] frames of it, context [depth, B, 2, 2 * width, 2], to (speed [B, 2, M, mels], the context after
-        it)."""
-        h = functional.linear(x, self._input[:, : x.shape[2]])[:, None] + guide
+        """x fp32 [B, M, mels], fresh int64 [B] frames of it, context [depth, B, 2, 2 * width, 2], to (speed [B, 2, M, mels], the context
+        after it)."""
+        h = functional.linear(x.to(guide), self._input[:, : x.shape[2]])[:, None] + guide
         after = []
         for index, block in enumerate(self._blocks):
             shift = self._modulation[step, index]
@@ -69,6 +65,12 @@ class Dit:
             h = h + shift[5] * linear(block, "mlp.fc2", inner)
         shift, scale = self._final_modulation[step]
         return linear(self._final, "linear", _modulate(h, shift, scale)), torch.stack(after)
+
+    def advance(self, x: Tensor, speed: Tensor, by: float) -> Tensor:
+        """x fp32 [B, M, mels] moved by so much time, at a speed beyond the guided one, away from the other (arXiv 2207.12598, eq. 6)."""
+        strength = self._config.cfg_rate
+        guided, free = speed.float().unbind(1)
+        return x + by * ((1 + strength) * guided - strength * free)
 
     def start(self, rows: int, steps: int) -> Tensor:
         """[steps, depth, rows, 2, 2 * width, 2]: what the convolutions remember before anything was said."""
@@ -97,6 +99,16 @@ class Dit:
 
 def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
+
+
+def modulations(weights: Weights, depth: int, times: Tensor) -> tuple[Tensor, Tensor]:
+    """([steps, depth, 9, width]: shift, scale and gate of attention, MLP and convolution; [steps, 2, width]: shift and scale of the end),
+    in the dtype of `times`."""
+    blocks = [f"blocks.{n}.adaLN_modulation.1" for n in range(depth)]
+    names = ("t_embedder.mlp.0", "t_embedder.mlp.2", *blocks, "final_layer.adaLN_modulation.1")
+    own = {f"{name}.{part}": weights[f"{name}.{part}"].to(times) for name in names for part in ("weight", "bias")}
+    time = functional.silu(_time_embedding(own, times))
+    return torch.stack([split_last(linear(own, name, time), 9) for name in blocks], 1), split_last(linear(own, names[-1], time), 2)
 
 
 def _time_embedding(weights: Weights, times: Tensor) -> Tensor:

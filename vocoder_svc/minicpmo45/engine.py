@@ -13,8 +13,11 @@ from parley_stage.v1 import stage_pb2
 
 from minicpmo45 import token2wav
 from minicpmo45.config import CODE_RATE, SAMPLE_RATE_OUT, UNIT_MS, read_config
+from minicpmo45.slots import planned
 from minicpmo45.weights import flow_weights, hift_weights
 from stage_kit import Append, Card, Engine, Label, Samples, Slot, StepFailed
+from stage_kit.logs import logger
+from torch_kit.faults import device_lost
 from vocoder_svc.minicpmo45.configuration import Named, chosen_voice, named_voices
 from vocoder_svc.minicpmo45.model import Vocoder, session_bytes
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
@@ -25,6 +28,7 @@ from vocoder_svc.minicpmo45.voices import Voice, Voices, VoicesFull
 EARLY_S = 0.08
 """A later piece is due so long before the sound made so far ends."""
 NOTHING = np.zeros(0, np.float32)
+log = logger()
 
 
 class BadCodes(ValueError):
@@ -63,11 +67,13 @@ class MiniCpmVocoderEngine(Engine):
     """One step makes the next piece, up to a second, of every session that has one."""
 
     def __init__(self, settings: MiniCpmVocoderSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Reads the sizes and the named voices. Raises CheckpointError, BadVoice (the default voice)."""
-        self._settings = settings
+        """Reads the sizes and the named voices. Raises CheckpointError and PlanError."""
         self._clock = clock
         causal = None if settings.generation == "checkpoint" else settings.generation == "causal"
         self._config = read_config(settings.checkpoint, causal)
+        # the rings of the other trims are as long as a reference makes them
+        settings, self._plan = planned("vocoder", settings, self._config, has_plan=settings.trim == "newest")
+        self._settings = settings
         self._named: Named = named_voices(settings.checkpoint, settings.voices, settings.voice_s)
         self._vocoder: Vocoder
         self._voices: Voices
@@ -90,6 +96,7 @@ class MiniCpmVocoderEngine(Engine):
     def load(self) -> None:
         """Reads the weights, takes the memory of sessions and voices, sets the default voice up. Raises CheckpointError."""
         path, settings, config = self._settings.checkpoint, self._settings, self._config
+        log.info("memory plan", **self._plan)
         ear = Ear(token2wav.speech_tokenizer(path), token2wav.speaker_model(path), settings.onnx_threads)
         flow, hift = flow_weights(path, config=config), hift_weights(path, config=config)
         self._vocoder = Vocoder(flow, hift, config.flow, config.hift, ear, settings)
@@ -143,6 +150,10 @@ class MiniCpmVocoderEngine(Engine):
     def failed(self, slot: Slot, label: Label) -> None:
         """Forgets the turn, and ignores what else comes of it."""
         _session(slot).stream.drop(label)
+
+    def fatal(self, error: Exception) -> bool:
+        """See `device_lost`."""
+        return device_lost(error)
 
     def ready(self, slot: Slot) -> float | None:
         """Seconds until its sound is needed; None while it has no piece, or its voice is still being set up."""

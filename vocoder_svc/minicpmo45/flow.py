@@ -3,6 +3,8 @@ sessions."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from vocoder_svc.minicpmo45.conformer import Conformer, ConformerContext
 from vocoder_svc.minicpmo45.dit import Dit
 from vocoder_svc.minicpmo45.layers import Weights, linear
 
+Kernels = Literal["plain", "fused"]
+"""Torch's operations, or Triton's kernels around torch's products."""
 NOISE_FRAMES = 30_000
 """600 s; a chunk takes the frames from its offset on, which trimming keeps small."""
 
@@ -60,15 +64,38 @@ def noise(config: FlowConfig, seed: int) -> Tensor:
 class Flow:
     """The networks of `flow.pt`. `steps`: Euler steps, 3 to 10; prompts and sessions have keys for each. All state is the caller's."""
 
-    def __init__(self, weights: Weights, config: FlowConfig, steps: int, max_frames: int, noise: Tensor) -> None:
-        """`weights` with checkpoint names, one dtype and device; `max_frames`: most frames a row attends to; noise fp32 [mels, frames]."""
+    def __init__(
+        self,
+        weights: Weights,
+        config: FlowConfig,
+        steps: int,
+        max_frames: int,
+        noise: Tensor,
+        kernels: Kernels = "plain",
+        *,
+        tf32: bool = False,
+    ) -> None:
+        """`weights` with checkpoint names, one dtype and device; `max_frames`: most frames a row attends to; noise fp32 [mels, frames].
+
+        Fused kernels need Triton, and keys that have spans; `tf32`: they round products of fp32 to TF32.
+        """
         self.config = config
         self.steps = steps
         like = weights["encoder_proj.weight"]
         self._grid = [float(t) for t in time_grid(steps)]
         self._weights = {name: weights[name] for name in ("spk_embed_affine_layer.weight", "spk_embed_affine_layer.bias")}
-        self._conformer = Conformer(weights, config, max_frames)
-        self._dit = Dit(weights, config, time_grid(steps)[:-1].to(like.device))
+        times = time_grid(steps)[:-1].to(like.device)
+        self._conformer: Conformer
+        self._dit: Dit
+        if kernels == "plain":
+            self._conformer, self._dit = Conformer(weights, config, max_frames), Dit(weights, config, times)
+        else:
+            # Triton is not everywhere
+            from vocoder_svc.minicpmo45.fused_conformer import FusedConformer
+            from vocoder_svc.minicpmo45.fused_dit import FusedDit
+
+            self._conformer = FusedConformer(weights, config, max_frames, tf32=tf32)
+            self._dit = FusedDit(weights, config, times, tf32=tf32)
         self._noise = noise.to(like.device, torch.float32).T.contiguous()
 
     @torch.inference_mode()
@@ -79,11 +106,9 @@ class Flow:
         guide = self._dit.guide(mu, batch.speaker, batch.prompt)
         x = self._noise[batch.offset[:, None] + torch.arange(mu.shape[1], device=mu.device)]
         after = []
-        strength = self.config.cfg_rate
         for step in range(self.steps):
-            speed, memory = self._dit(step, x.to(mu.dtype), guide, frames, context.dit[step], batch.dit, arena)
-            guided, free = speed.float().unbind(1)
-            x = x + (self._grid[step + 1] - self._grid[step]) * ((1 + strength) * guided - strength * free)
+            speed, memory = self._dit(step, x, guide, frames, context.dit[step], batch.dit, arena)
+            x = self._dit.advance(x, speed, self._grid[step + 1] - self._grid[step])
             after.append(memory)
         return x, FlowContext(conformer, torch.stack(after))
 

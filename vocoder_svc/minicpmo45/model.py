@@ -55,7 +55,8 @@ class Vocoder:
         self._device = device
         networks = {name: tensor.to(device, dtype) for name, tensor in flow.items()}
         drawn = noise(flow_config, settings.seed)[:, : min(NOISE_FRAMES, 2 * longest + 2 * RING_FRAMES)]
-        self._flow = Flow(networks, flow_config, settings.flow_steps, longest + RING_FRAMES, drawn)
+        most = longest + RING_FRAMES
+        self._flow = Flow(networks, flow_config, settings.flow_steps, most, drawn, settings.kernels, tf32=settings.flow_tf32)
         retention = _retention(settings, device)
         rings = settings.slots * retention.ring_frames
         voices = max(2, settings.voices_bytes // cached_frame_bytes(settings, flow_config))
@@ -65,7 +66,7 @@ class Vocoder:
         self._retention = retention
         # behind the sessions one row for padding, which nobody reads
         self._caches = FlowCaches(self._flow, self.arena, retention, settings.slots + 1)
-        generator = Hift({name: tensor.to(device, torch.float32) for name, tensor in hift.items()}, hift_config)
+        generator = _hift({name: tensor.to(device, torch.float32) for name, tensor in hift.items()}, hift_config, settings)
         self._hop = generator.hop
         self._sound = Continuation(generator, noise_table(hift_config, settings.seed).to(device), settings.slots + 1)
 
@@ -181,6 +182,15 @@ def session_bytes(settings: MiniCpmVocoderSettings, config: FlowConfig) -> int:
     frames = _retention(settings, torch.device("cpu")).ring_frames
     contexts = context_bytes(config, settings.flow_steps, DTYPES[settings.flow_dtype].itemsize)
     return frames * cached_frame_bytes(settings, config) + contexts
+
+
+def _hift(weights: Weights, config: HiftConfig, settings: MiniCpmVocoderSettings) -> Hift:
+    if settings.kernels == "plain":
+        return Hift(weights, config)
+    # Triton is not everywhere
+    from vocoder_svc.minicpmo45.fused_hift import FusedHift
+
+    return FusedHift(weights, config)
 
 
 def _retention(settings: MiniCpmVocoderSettings, device: torch.device) -> Retention:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from vocoder_svc.minicpmo45.attention import Keys
+from vocoder_svc.minicpmo45.attention import Keys, Lists, Spans
 
 KEPT_FRAMES = 100
 CHUNK_FRAMES = 50
@@ -79,42 +79,15 @@ class Newest:
     @staticmethod
     def attention(rows: Tensor, longest: int, chunk: int) -> Attention:
         """The keys of `rows`, int64 [B, 5]; `longest`: at least the frames of every prompt."""
-        start, prompt, ring, made, fresh = rows.unbind(1)
-        offset = prompt + made.clamp(max=KEPT_FRAMES)
-        mel = _two_segments(start, prompt, ring, made, fresh, longest, 2 * chunk, KEPT_FRAMES, RING_FRAMES)
-        start, ring, made, fresh = start // 2, ring // 2, made // 2, fresh // 2
-        token = _two_segments(start, prompt // 2, ring, made, fresh, (longest + 1) // 2, chunk, KEPT_FRAMES // 2, RING_FRAMES // 2)
+        rows = rows.contiguous()
+        offset = rows[:, 1] + rows[:, 3].clamp(max=KEPT_FRAMES)
+        mel = Keys(Spans(rows, RING_FRAMES, KEPT_FRAMES, longest, 2 * chunk))
+        token = Keys(Spans(rows // 2, RING_FRAMES // 2, KEPT_FRAMES // 2, (longest + 1) // 2, chunk))
         return Attention(token, mel, mel, offset)
 
     def commit(self, slots: Sequence[int], codes: Sequence[int]) -> None:
         for slot, count in zip(slots, codes, strict=True):
             self._made[slot] += 2 * count
-
-
-def _two_segments(
-    start: Tensor, prompt: Tensor, ring: Tensor, made: Tensor, fresh: Tensor, longest: int, chunk: int, kept: int, size: int
-) -> Keys:
-    """Keys of rows [B]: prompt frames [start, start + prompt), then the ring, whose cell f % size holds frame f of all that the turn
-    made."""
-
-    def column(value: Tensor) -> Tensor:
-        return value[:, None]
-
-    def steps(count: int) -> Tensor:
-        return torch.arange(count, device=start.device)[None]
-
-    shared, cell, new = steps(longest), steps(size), steps(chunk)
-    end = column(made + fresh)
-    frame = end - 1 - (end - 1 - cell) % size
-    oldest = column(made - made.clamp(max=kept))
-    ringed = torch.where(frame >= oldest, column(prompt) + frame - oldest, -1)
-    spoken = torch.where(shared < column(prompt), shared, -1)
-    return Keys(
-        index=torch.cat((column(start) + torch.minimum(shared, column(prompt - 1).clamp(min=0)), column(ring) + cell), 1),
-        position=torch.cat((spoken, ringed), 1),
-        write=torch.where(new < column(fresh), column(ring) + (column(made) + new) % size, 0),
-        query=column(prompt + made) - oldest + new,
-    )
 
 
 class _History(msgspec.Struct):
@@ -187,12 +160,13 @@ class Reference:
         def padded(values: list[list[int]], size: int, filler: int) -> Tensor:
             return torch.tensor([row + [filler] * (size - len(row)) for row in values], device=self._device)
 
-        return Keys(
+        lists = Lists(
             index=padded([held + fresh for held, fresh in rows], most, 0),
             position=padded([list(range(len(held) + len(fresh))) for held, fresh in rows], most, -1),
             write=padded([fresh for _, fresh in rows], chunk, 0),
             query=padded([[len(held) + n for n in range(chunk)] for held, _ in rows], chunk, 0),
         )
+        return Keys(given=lists)
 
 
 def _trim(entries: list[int], first: int, last: int) -> list[int]:
@@ -208,8 +182,7 @@ def whole(span: Span, device: torch.device | str) -> Attention:
     """Keys for a voice's set-up, one row: all frames are new, and lie where they will stay."""
 
     def keys(start: int, count: int) -> Keys:
-        order = torch.arange(count, device=device)[None]
-        return Keys(index=start + order, position=order, write=start + order, query=order)
+        return Keys(Spans(torch.tensor([[0, 0, start, 0, count]], device=device), cells=count, kept=0, longest=0, chunk=count))
 
     mel = keys(span.start, span.frames)
     return Attention(keys(span.start // 2, span.frames // 2), mel, mel, torch.zeros(1, dtype=torch.int64, device=device))

@@ -3,13 +3,16 @@ services."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from minicpmo45.memory_plan import VOICE_BYTES
+from minicpmo45.recordings import LONGEST_S
+from minicpmo45.slots import SlotCount
 
 
 class MiniCpmVocoderSettings(BaseSettings):
@@ -22,13 +25,17 @@ class MiniCpmVocoderSettings(BaseSettings):
     device: str = Field("cpu", validation_alias="PARLEY_DEVICE", pattern=r"^(cpu|cuda(:\d+)?)$")
     flow_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the flow's weights and sums; HiFT is fp32 always."""
+    kernels: Literal["plain", "fused"] = "plain"
+    """Torch's operations, or fused ones, which need Triton, a GPU (or Triton's interpreter) and the trim `newest`."""
+    flow_tf32: bool = False
+    """Products of a fused float32 flow are rounded to TF32."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster. The trims of the references have none anyway."""
     cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
 
-    slots: int = Field(16, ge=1, le=1024)
-    """Most sessions at once."""
+    slots: SlotCount = Field(0, ge=0, le=1024)
+    """Most sessions at once. 0 or `auto`: as many as the plan of the card says (on the CPU, and with a trim of the references, 4)."""
     batch: int = Field(16, ge=1, le=1024)
     """Most sessions in one step."""
     flow_steps: int = Field(5, ge=3, le=10)
@@ -48,10 +55,21 @@ class MiniCpmVocoderSettings(BaseSettings):
     """Folder of named voices, `NAME.wav`, beside those of the checkpoint."""
     voices_bytes: int = Field(VOICE_BYTES, ge=1)
     """Keys and values of all voices together."""
-    voice_s: float = Field(17.0, gt=0, le=60)
+    voice_s: float = Field(LONGEST_S, gt=0, le=60)
     """Longest recording of a voice."""
     voice_wait_s: float = Field(30.0, ge=0)
     """How long a voice waits for room before it is refused."""
     onnx_threads: int = Field(1, ge=1)
     waiting_codes: int = Field(4096, ge=1)
-    """Most codes of one response that wait."""
+    """Most codes of one response that wait, 3 of silence in front of it among them."""
+
+    @model_validator(mode="after")
+    def _fused_where_it_runs(self) -> Self:
+        fused = self.kernels == "fused"
+        if fused and self.trim != "newest":
+            raise ValueError("kernels: fused ones have the trim `newest` alone")
+        if fused and self.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError("kernels: fused ones run on a GPU, or with TRITON_INTERPRET=1")
+        if self.flow_tf32 and not (fused and self.flow_dtype == "float32"):
+            raise ValueError("flow_tf32: is of fused kernels in float32 alone")
+        return self

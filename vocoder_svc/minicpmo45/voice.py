@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import wave
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,19 +14,15 @@ import soxr
 from numpy.typing import NDArray
 
 from minicpmo45.config import SAMPLE_RATE_IN, SAMPLE_RATE_OUT
+from minicpmo45.networks import CODES, open_speaker_model, open_speech_tokenizer
+from minicpmo45.recordings import RATES, SHORTEST_MS
 from vocoder_svc.minicpmo45 import features
 from vocoder_svc.minicpmo45.features import Array
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 WINDOW_FRAMES, OVERLAP_FRAMES = 3000, 400
 """The S3 tokenizer hears at most 30 s (100 frames a second); longer recordings in windows that share 4 s."""
 FRAMES_PER_CODE = 4
 SILENCE_CODE = 4218
-CODES = 6561
-SHORTEST_MS = 500
-RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
 
 class BadVoice(ValueError):
@@ -118,8 +113,9 @@ class Ear:
     """The two ONNX networks that hear a voice. Safe to call from one thread at a time."""
 
     def __init__(self, tokenizer: Path, speaker: Path, threads: int) -> None:
-        self._tokenizer = _session(tokenizer, threads)
-        self._speaker = _session(speaker, threads)
+        """Raises CheckpointError for a file that is no such network."""
+        self._tokenizer = open_speech_tokenizer(tokenizer, threads)
+        self._speaker = open_speaker_model(speaker, threads)
 
     def hear(self, voice: Recording) -> Heard:
         """Raises BadVoice when a network answers with something that is no voice."""
@@ -158,11 +154,3 @@ class Ear:
 def fitted(mel: Array, frames: int) -> Array:
     """Cut to `frames`, or its last frame repeated."""
     return mel[:frames] if len(mel) >= frames else np.concatenate((mel, np.repeat(mel[-1:], frames - len(mel), 0)))
-
-
-def _session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(str(path), sess_options=options, providers=["CPUExecutionProvider"])

@@ -12,7 +12,7 @@ from minicpmo45.config import FlowConfig
 from tests.vocoder_svc.minicpmo45.weights import FLOW, drawn, flow_weights
 from vocoder_svc.minicpmo45.arena import SCRATCH, Arena
 from vocoder_svc.minicpmo45.caches import FlowCaches, Piece, Prompt
-from vocoder_svc.minicpmo45.flow import Flow
+from vocoder_svc.minicpmo45.flow import Flow, Kernels
 from vocoder_svc.minicpmo45.retention import Retention, Span
 
 CHUNK = 25
@@ -35,10 +35,20 @@ class Fixture:
 class Bench:
     """A flow whose unwritten memory is NaN, so that whatever is read without having been written shows."""
 
-    def __init__(self, retention: Retention, slots: int, voices: Sequence[int], steps: int = 3, config: FlowConfig = FLOW) -> None:
+    def __init__(
+        self,
+        retention: Retention,
+        slots: int,
+        voices: Sequence[int],
+        steps: int = 3,
+        config: FlowConfig = FLOW,
+        kernels: Kernels = "plain",
+        device: str = "cpu",
+    ) -> None:
         longest = max(voices)
-        self.flow = Flow(flow_weights(config), config, steps, longest + 150, NOISE)
-        self.arena = Arena(config, steps, slots * retention.ring_frames + sum(voices), torch.float32, "cpu")
+        weights = {name: tensor.to(device) for name, tensor in flow_weights(config).items()}
+        self.flow = Flow(weights, config, steps, longest + 150, NOISE, kernels)
+        self.arena = Arena(config, steps, slots * retention.ring_frames + sum(voices), torch.float32, device)
         for tensor in (self.arena.dit, self.arena.mel, self.arena.token):
             tensor.fill_(torch.nan)
         self.caches = FlowCaches(self.flow, self.arena, retention, slots)
@@ -55,7 +65,7 @@ class Bench:
         """Runs and commits; each slot's own frames."""
         mel, after = self.caches.run(slots, pieces, CHUNK)
         self.caches.commit(slots, pieces, range(len(slots)), after)
-        return [mel[row, : 2 * each.fresh].numpy() for row, each in enumerate(pieces)]
+        return [mel[row, : 2 * each.fresh].cpu().numpy() for row, each in enumerate(pieces)]
 
 
 def piece(codes: Sequence[int] | NDArray[np.int64], *, final: bool = False) -> Piece:

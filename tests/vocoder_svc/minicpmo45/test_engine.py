@@ -209,6 +209,17 @@ def test_codes_of_no_such_model_end_their_response_only(engine: MiniCpmVocoderEn
     assert session.run()[-1].last
 
 
+@pytest.mark.behaviour("X14")
+def test_so_many_codes_of_a_response_may_wait_and_not_one_more(engine: MiniCpmVocoderEngine) -> None:
+    session = Session(engine)
+    session.settle()
+    session.codes(ONE, [1] * 4000)
+    session.codes(ONE, [1] * 93)
+    assert session.failures == []
+    session.codes(ONE, [1])
+    assert [(label, name) for label, _, name in session.failures] == [(ONE, "codes")]
+
+
 @pytest.mark.behaviour("X11")
 def test_one_voice_is_there_once_and_another_speaks_from_the_next_turn_on(engine: MiniCpmVocoderEngine) -> None:
     first, second = Session(engine), Session(engine)

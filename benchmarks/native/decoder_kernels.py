@@ -1,0 +1,225 @@
+"""The decoder's fused kernels: each beside its floor and torch, then whole forwards of thinker and talker, then what bf16 loses.
+
+`python -m benchmarks.native.decoder_kernels` on a machine with a GPU; with `--tiny --device cpu` and TRITON_INTERPRET=1 a rehearsal.
+Results are written part by part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import report
+from benchmarks.native import card as cards
+from benchmarks.native.card import Card
+from benchmarks.native.decoder_cases import Case, cases
+from benchmarks.native.decoder_scenes import (
+    TALKER,
+    THINKER,
+    TINY_TALKER,
+    TINY_THINKER,
+    Placed,
+    Scene,
+    floor_of,
+    pool_for,
+    random_weights,
+    scenes,
+)
+from benchmarks.native.timing import graphed, kernels, timed
+from torch_kit.decoder import Decoder
+from torch_kit.decoder_weights import DecoderConfig
+from torch_kit.fused_decoder import FusedDecoder
+from torch_kit.pages import PAGE
+from torch_kit.ragged import RaggedBatch
+
+REPEATS = 32
+"""Calls in one graph: a single one is over before the host knows."""
+CACHE_BYTES = 400e6
+"""What the copies of a cache take at least: several times the L2."""
+EXACT, WORSE = 1e-5, 1.5
+"""fp32 may differ so much, in parts of the largest value; bf16 may be so many times as far from the truth as torch's bf16."""
+Row = dict[str, Any]
+Decoders = dict[str, DecoderConfig]
+
+
+def dtype_on(device: torch.device) -> torch.dtype:
+    """The interpreter has fp32 alone."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def lost(decoders: Decoders, device: torch.device) -> list[Row]:
+    """Two layers of each width: error of hidden states and pages against the plain path in fp32, in parts of their spread."""
+    rows = []
+    for name, config in decoders.items():
+        scene, small = Scene("2 take 20, 2 step", (20, 20, 1, 1), 70), replace(config, layers=2)
+        truth = random_weights(small, torch.float32, device)
+        pool = pool_for(small, scene, torch.float32, device, layers=2)
+        start = pool.storage.clone()
+        placed = Placed(scene, pool)
+        inputs = torch.randn(sum(scene.news), small.hidden_size, device=device)
+
+        def run(model: type[Decoder | FusedDecoder], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+            pool.storage = start.to(kind)  # noqa: B023
+            made = model({name: tensor.to(kind) for name, tensor in truth.items()}, small, pool)  # noqa: B023
+            hidden = made.forward(inputs.to(kind), placed.batch)[: len(inputs)]  # noqa: B023
+            return hidden.double(), pool.storage[:, 1:].double()  # noqa: B023
+
+        exact, plain, fused = run(Decoder, torch.float32), run(Decoder, dtype_on(device)), run(FusedDecoder, dtype_on(device))
+        for part, true, theirs, ours in zip(("states", "pages"), exact, plain, fused, strict=True):
+            error, torchs = _spread(ours - true, true), _spread(theirs - true, true)
+            holds = error <= max(WORSE * torchs, EXACT)
+            rows.append({"decoder": name, "what": part, "error": error, "torch error": torchs, "holds": holds})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def alone(name: str, config: DecoderConfig, scene: Scene, device: torch.device, card: Card) -> list[Row]:
+    """One row a kernel; each is checked before it is timed."""
+    dtype = dtype_on(device)
+    page = scene.pages * len(scene.news) * 2 * config.kv_heads * PAGE * config.head_dim * dtype.itemsize
+    layers = min(max(math.ceil(CACHE_BYTES / page), 1), 16) if device.type == "cuda" else 2
+    pool = pool_for(config, scene, dtype, device, layers=layers)
+    placed = Placed(scene, pool)
+    facts = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape))}
+    rows = []
+    for case in cases(config, scene, placed, pool):
+        rows.append({**facts, "kernel": case.kernel, **_checked(case, placed.batch.count, dtype), **_timed(case, dtype, device, card)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def _checked(case: Case, count: int, dtype: torch.dtype) -> Row:
+    """Errors against torch in fp32, in parts of its largest value."""
+    truth = case.plain(0, torch.float32)[:count]
+    error, torchs = (_largest(made[:count] - truth, truth) for made in (case.fused(0, None), case.plain(0, dtype)))
+    return {"error": error, "torch error": torchs, "holds": error <= max(WORSE * torchs, EXACT)}
+
+
+def _timed(case: Case, dtype: torch.dtype, device: torch.device, card: Card) -> Row:
+    """Microseconds in a graph: as served, the best of the ways tried, and torch's."""
+    served = _us(device, case, lambda copy: case.fused(copy, None))
+    found: Row = {"us": served, "floor us": case.floor.ms(card) * 1000, "torch us": _us(device, case, lambda copy: case.plain(copy, dtype))}
+    best, way = served, "served"
+    for each in case.ways if device.type == "cuda" else ():
+        try:
+            us = _us(device, case, lambda copy, each=each: case.fused(copy, each))  # type: ignore[misc]
+        except Exception as error:
+            # a way may want more shared memory than there is
+            print(f"{case.kernel}: {each}: {type(error).__name__}", flush=True)
+            continue
+        if us is not None and best is not None and us < best:
+            best, way = us, str(each)
+    return {**found, "best us": best, "best": way}
+
+
+def _us(device: torch.device, case: Case, call: Callable[[int], Tensor]) -> float | None:
+    def run() -> None:
+        for turn in range(REPEATS):
+            call(turn % case.copies)
+
+    ms = graphed(device, run)
+    return None if ms is None else ms * 1000 / REPEATS
+
+
+def whole(name: str, config: DecoderConfig, wanted: list[Scene], device: torch.device, card: Card, *, plain: bool) -> list[Row]:
+    """Forwards in a graph, with the last norm of rows that sample alone and without embedding and head. `plain`: torch's beside them."""
+    dtype = dtype_on(device)
+    largest = max(wanted, key=lambda scene: scene.pages * len(scene.news))
+    pool = pool_for(config, largest, dtype, device, layers=config.layers)
+    weights = random_weights(config, dtype, device)
+    fused, oracle = FusedDecoder(weights, config, pool), Decoder(weights, config, pool) if plain else None
+    weights.clear()
+    rows = []
+    for scene in wanted:
+        placed = Placed(scene, pool)
+        inputs = torch.randn(placed.batch.size, config.hidden_size, device=device).to(dtype)
+
+        def run(batch: RaggedBatch = placed.batch, inputs: Tensor = inputs) -> Tensor:
+            return fused.forward(inputs, batch, only_sampled=True)
+
+        ms, floor = graphed(device, run), floor_of(config, scene, dtype.itemsize).ms(card)
+        row = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape)), "ms": ms}
+        row |= {"floor ms": floor, "times floor": None if ms is None else ms / floor, "kernels": kernels(device, run)[0]}
+        row["without graph ms"] = statistics.median(timed(device, run, 1 if ms is None else 5, 1))
+        if oracle is not None:
+            row["torch ms"] = graphed(device, lambda batch=placed.batch, inputs=inputs: oracle.forward(inputs, batch))  # type: ignore[misc]
+        placed.release()
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def _spread(error: Tensor, truth: Tensor) -> float:
+    return _number(error.square().mean().sqrt() / truth.std())
+
+
+def _largest(error: Tensor, truth: Tensor) -> float:
+    return _number(error.abs().max() / truth.abs().max())
+
+
+def _number(value: Tensor) -> float:
+    return math.inf if bool(value.isnan()) else float(value)
+
+
+def sections(raw: Row) -> list[tuple[str, str]]:
+    """Tables of the parts that there are."""
+    card: Row = raw["card"]
+    made = [("Card", f"{card['name']}, torch {card['torch']}, {card['date']}")]
+    for title, part in (
+        ("Errors of two layers against plain fp32, in parts of the spread", "lost"),
+        ("Whole forwards, ms", "whole"),
+        ("Kernels, microseconds a call in a graph", "kernels"),
+    ):
+        if rows := raw.get(part):
+            header = list(dict.fromkeys(name for row in rows for name in row))
+            made.append((title, report.table(header, [[_cell(row.get(name)) for name in header] for row in rows])))
+    return made
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main(arguments: list[str] | None = None) -> Row:
+    """Runs what the arguments name; the raw results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="tiny decoders: a rehearsal")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64, 128])
+    parser.add_argument("--decoders", nargs="+", choices=("thinker", "talker"), default=["thinker", "talker"])
+    parser.add_argument("--parts", nargs="+", choices=("lost", "whole", "kernels"), default=["lost", "whole", "kernels"])
+    parser.add_argument("--plain", action="store_true", help="whole forwards in plain torch, too")
+    parser.add_argument("--name", default="decoder_kernels", help="of the results")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    if device.type == "cpu":
+        from tests.support.interpreter import mend_interpreter
+
+        mend_interpreter()
+    served = {"thinker": TINY_THINKER, "talker": TINY_TALKER} if options.tiny else {"thinker": THINKER, "talker": TALKER}
+    decoders = {name: served[name] for name in options.decoders}
+    card = cards.measure(device)
+    raw: Row = {"card": {"name": card.name, "torch": card.torch, "date": card.date}}
+    with torch.no_grad():
+        for part in options.parts:
+            rows = raw.setdefault(part, lost(decoders, device) if part == "lost" else [])
+            for name, config in decoders.items() if part != "lost" else ():
+                wanted = list(scenes(name, options.sessions, tiny=options.tiny))
+                if part == "whole":
+                    rows += whole(name, config, wanted, device, card, plain=options.plain)
+                for scene in wanted if part == "kernels" else ():
+                    rows += alone(name, config, scene, device, card)
+                report.write(options.name, "The decoder's kernels", sections(raw), raw)
+            report.write(options.name, "The decoder's kernels", sections(raw), raw)
+    return raw
+
+
+if __name__ == "__main__":
+    main()
