@@ -2,60 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from parley_stage.v1 import stage_pb2
-from torch import Tensor
 
 from minicpmo45.config import CODE_RATE, UNIT_MS, read_config
+from minicpmo45.slots import planned
 from minicpmo45.weights import talker_weights
 from stage_kit import Append, Card, Engine, Label, Slot
-from talker_svc.minicpmo45.model import Input, TalkerModel
-from talker_svc.minicpmo45.sampler import NOT_FINITE, CodeSampler, Manner, UnitRule
+from stage_kit.logs import logger
+from talker_svc.minicpmo45.model import TalkerModel
+from talker_svc.minicpmo45.sampler import NOT_FINITE, CodeSampler, Manner
+from talker_svc.minicpmo45.session import Session
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings, SessionConfig, session_config
+from talker_svc.minicpmo45.shapes import PlainShapes, Shapes, TiledShapes
+from talker_svc.minicpmo45.speaker import Job, Speaker
 from talker_svc.minicpmo45.thoughts import BadThought, Words, words
 from talker_svc.minicpmo45.turn import Piece, Turn
 from torch_kit.draws import session_seed
+from torch_kit.faults import device_lost
 from torch_kit.graphs import Graphs
-from torch_kit.page_table import Appended, PageTable
+from torch_kit.page_table import PageTable
 from torch_kit.pages import PAGE, PagePool, pages_for
-from torch_kit.ragged import BUCKETS, WIDTHS, RaggedBatch, bucket, width
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(slots=True)
-class Session:
-    """What the engine holds of a slot."""
-
-    row: int
-    """Of the sampler."""
-    table: PageTable
-    turns: dict[Label, Turn] = field(default_factory=dict)
-    """In order; only the first may have begun, and the table is its."""
-    ignored: set[Label] = field(default_factory=set)
-    """Turns that failed here while more of them was to come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One row of a step."""
-
-    slot: Slot
-    session: Session
-    turn: Turn
+log = logger()
 
 
 class MiniCpmTalkerEngine(Engine):
-    """One step draws one code for every session that speaks: those that begin a unit forward its condition, the others one code."""
+    """One step draws the next codes of every session that speaks: see Speaker."""
 
     def __init__(self, settings: MiniCpmTalkerSettings) -> None:
-        """Reads the sizes. Raises CheckpointError."""
+        """Reads the sizes. Raises CheckpointError and PlanError."""
+        whole = read_config(settings.checkpoint)
+        settings, self._plan = planned("talker", settings, whole)
         self._settings = settings
-        self._config = read_config(settings.checkpoint).talker
+        self._config = whole.talker
         self._device = torch.device(settings.device)
         on_cpu = self._device.type == "cpu"
         self._dtype = _DTYPES["float32" if settings.dtype == "auto" and on_cpu else settings.dtype.replace("auto", "bfloat16")]
@@ -74,15 +57,15 @@ class MiniCpmTalkerEngine(Engine):
             kv_bytes=settings.slots * self._pages * page_bytes,
             kv_bytes_per_session=self._pages * page_bytes,
         )
-        self._model: TalkerModel
         self._sampler: CodeSampler
-        self._graphs: Graphs
+        self._speaker: Speaker
         self._pool: PagePool
         self._rows: list[int] = []
 
     def load(self) -> None:
         """Reads the weights, takes the memory of all sessions, speaks once. Raises CheckpointError and WeightError."""
         config, settings = self._config, self._settings
+        log.info("memory plan", **self._plan)
         weights = talker_weights(settings.checkpoint, self._device, self._dtype)
         self._pool = PagePool(
             layers=config.layers,
@@ -92,11 +75,17 @@ class MiniCpmTalkerEngine(Engine):
             dtype=self._dtype,
             device=self._device,
         )
-        self._model = TalkerModel(weights, config, self._pool)
-        self._graphs = Graphs(self._device, plain=settings.plain)
         # behind the sessions one row for padding, which nobody reads
         self._sampler = CodeSampler(settings.slots + 1, codes=config.codes, min_piece=settings.min_piece_codes, device=self._device)
         self._sampler.tune(settings.slots, Manner())
+        self._speaker = Speaker(
+            TalkerModel(weights, config, self._pool, settings.kernels),
+            self._sampler,
+            self._shapes(),
+            Graphs(self._device, plain=settings.plain),
+            spare=settings.slots,
+            burst=settings.codes_per_step,
+        )
         self._rows = list(range(settings.slots - 1, -1, -1))
         self._warm_up()
 
@@ -157,93 +146,53 @@ class MiniCpmTalkerEngine(Engine):
         turn = session.turns.get(label)
         self._drop(session, label, ignore=turn is None or not turn.complete)
 
+    def fatal(self, error: Exception) -> bool:
+        """See `device_lost`."""
+        return device_lost(error)
+
     def ready(self, slot: Slot) -> float | None:
         """The first unit of a turn is the most urgent."""
-        turn = _first(_session(slot))
+        turn = _session(slot).turn
         if turn is None or not turn.busy:
             return None
         return 0.0 if turn.opening else 1.0
 
     @torch.inference_mode()
     def step(self, slots: list[Slot]) -> None:
-        """One code for each slot."""
-        jobs: list[Job] = []
+        """The next codes of each slot, up to the end of its unit."""
+        speaking: list[tuple[Slot, Job]] = []
         for slot in slots:
             session = _session(slot)
-            turn = _first(session)
+            turn = session.turn
             if turn is None:
                 continue
             slot.working = turn.label
             if turn.over:
-                self._send(Job(slot, session, turn), Piece([], last=True))
+                self._send(slot, turn, Piece([], last=True))
             elif turn.busy:
-                jobs.append(Job(slot, session, turn))
-        if jobs:
-            self._speak(jobs)
+                speaking.append((slot, Job(session.row, session.table, turn)))
+        if not speaking:
+            return
+        for (slot, job), codes in zip(speaking, self._speaker.speak([job for _, job in speaking]), strict=True):
+            self._take(slot, job.turn, codes)
 
-    def _speak(self, jobs: list[Job]) -> None:
-        placed: list[Appended] = []
-        try:
-            for job in jobs:
-                placed.append(job.turn.place(job.session.table))
-            goes_on = self._graphs.on and all(job.turn.unit is not None for job in jobs)
-            codes = self._go_on(jobs, placed) if goes_on else self._draw(jobs, placed)
-        except Exception:
-            for job, appended in zip(jobs, placed, strict=False):
-                job.session.table.rewind(appended.count)
-            raise
-        for job, appended, code in zip(jobs, placed, codes, strict=True):
-            if code == NOT_FINITE:
-                job.session.table.rewind(appended.count)  # a turn without a unit clears nothing
-                job.slot.fail(job.turn.label, "the talker's logits are not finite")
-                self.failed(job.slot, job.turn.label)
-                continue
-            job.turn.fed()
-            for piece in job.turn.drew(code, self._config.end_code):
-                self._send(job, piece)
+    def _take(self, slot: Slot, turn: Turn, codes: list[int]) -> None:
+        """What was drawn for a slot; its last code may be NOT_FINITE."""
+        finite = codes[:-1] if codes[-1] == NOT_FINITE else codes
+        for piece in turn.drew(finite, self._config.end_code) if finite else ():
+            self._send(slot, turn, piece)
+        if len(finite) < len(codes):
+            slot.fail(turn.label, "the talker's logits are not finite")
+            self.failed(slot, turn.label)
 
-    def _draw(self, jobs: list[Job], placed: list[Appended]) -> list[int]:
-        """One code a job, or NOT_FINITE."""
-        begin = [job for job in jobs if job.turn.unit is None]
-        if begin:
-            self._sampler.begin([job.session.row for job in begin], [job.turn.rule() for job in begin])
-        inputs = [Input(job.turn.feeds_code, job.turn.waiting[0] if job.turn.unit is None else None) for job in jobs]
-        feeding = [job.session.row for job, each in zip(jobs, inputs, strict=True) if each.code]
-        embeddings = self._model.embed(inputs, self._sampler.last[self._upload(feeding)])
-        batch, rows = RaggedBatch.of(placed), self._upload([job.session.row for job in jobs])
-        codes: list[int] = self._sampler.sample(rows, self._model.logits(embeddings, batch)).tolist()
-        return codes
-
-    def _go_on(self, jobs: list[Job], placed: list[Appended]) -> list[int]:
-        """As `_draw`, where every job feeds one code: the same kernels for all batches of a padded size, replayed from a graph."""
-        batch = RaggedBatch.steps(placed)
-        rows = self._upload([job.session.row for job in jobs] + [self._settings.slots] * (batch.size - len(jobs)))
-        key, run, blank = self._going_on(batch)
-        codes: list[int] = self._graphs(key, run, (batch.packed, rows), blank)[: len(jobs)].tolist()
-        return codes
-
-    def _going_on(self, batch: RaggedBatch) -> tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]:
-        """Key, function and blank inputs of a graph."""
-
-        def run(packed: Tensor, rows: Tensor) -> Tensor:
-            return self._sampler.sample(rows, self._model.continued(self._sampler.last[rows], batch.over(packed)))
-
-        def blank() -> tuple[Tensor, ...]:
-            return torch.zeros_like(batch.packed), self._upload([self._settings.slots] * batch.size)
-
-        return (batch.size, batch.pages.shape[1]), run, blank
-
-    def _upload(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int64, device=self._device)
-
-    def _send(self, job: Job, piece: Piece) -> None:
-        turn, finish = job.turn, None
+    def _send(self, slot: Slot, turn: Turn, piece: Piece) -> None:
+        finish = None
         if piece.last:
             reason = stage_pb2.Finish.REASON_LENGTH if piece.cut_short else stage_pb2.Finish.REASON_STOP
             finish = stage_pb2.Finish(reason=reason, input_tokens=turn.tokens, output_tokens=turn.codes)
-            self._drop(job.session, turn.label, ignore=False)
+            self._drop(_session(slot), turn.label, ignore=False)
         payload = stage_pb2.Payload(codes=stage_pb2.Codes(codes=piece.codes, rate_hz=CODE_RATE)) if piece.codes else None
-        job.slot.emit(payload, turn.label, last=piece.last, finish=finish)
+        slot.emit(payload, turn.label, last=piece.last, finish=finish)
 
     def _drop(self, session: Session, label: Label, *, ignore: bool) -> None:
         turn = session.turns.pop(label, None)
@@ -257,29 +206,28 @@ class MiniCpmTalkerEngine(Engine):
             return None
         return words(append.payload.thought, self._config, self._settings.thought_tokens)
 
+    def _shapes(self) -> Shapes:
+        settings = self._settings
+        if settings.kernels == "fused":
+            return TiledShapes(settings.slots, self._pages, settings.thought_tokens + 2, self._device)
+        return PlainShapes(settings.slots, self._pages, self._device)
+
     def _warm_up(self) -> None:
-        """Two steps of one session, a condition and a code; then the graphs of all sizes."""
-        table = PageTable(self._pool, 1)
-        nothing = Words((0,), torch.zeros(1, self._config.llm_dim), turn_end=False)
-        row = self._upload([0])
+        """Speaks the first codes of a unit and some more; then the graphs of all sizes."""
+        turn, table = Turn(Label(), self._settings), PageTable(self._pool, 2)
+        turn.waiting.append(Words((0,), torch.zeros(1, self._config.llm_dim), turn_end=False))
         self._sampler.tune(0, Manner())
-        self._sampler.begin([0], [UnitRule(0, 0, ending=False)])
-        for each in (Input(code=False, words=nothing), Input(code=True, words=None)):
-            embeddings = self._model.embed([each], self._sampler.last[row[: int(each.code)]])
-            logits = self._model.logits(embeddings, RaggedBatch.of([table.append(each.count)]))
-            self._sampler.sample(row, logits)
+        for _ in range(2):
+            codes = self._speaker.speak([Job(0, table, turn)])[0]
+            if codes[-1] == NOT_FINITE:
+                break
+            turn.drew(codes, self._config.end_code)
+            if turn.unit is None:
+                break
         table.release()
-        if self._graphs.on:
-            for size in (size for size in BUCKETS if size <= bucket(self._settings.slots)):
-                for wide in (wide for wide in WIDTHS if wide <= width(self._pages)):
-                    batch = RaggedBatch.blank(size, wide, gapped=False, device=self._device)
-                    self._graphs.prepare(*self._going_on(batch))
+        self._speaker.prepare()
 
 
 def _session(slot: Slot) -> Session:
     session: Session = slot.state
     return session
-
-
-def _first(session: Session) -> Turn | None:
-    return next(iter(session.turns.values()), None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from minicpmo45.config import TalkerConfig
 from talker_svc.minicpmo45.condition import Condition
-from talker_svc.minicpmo45.thoughts import Words
-from torch_kit.attention import Attention
+from talker_svc.minicpmo45.inputs import CODE
 from torch_kit.decoder import Decoder, DecoderConfig, WeightError
 from torch_kit.pages import PagePool
 from torch_kit.ragged import RaggedBatch
@@ -20,24 +19,23 @@ from torch_kit.ragged import RaggedBatch
 _PREFIX = "tts.model."
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """What one session feeds in a step: a code, a unit's condition, or both in this order."""
+Kernels = Literal["plain", "fused"]
 
-    code: bool
-    words: Words | None
 
-    @property
-    def count(self) -> int:
-        """Tokens."""
-        return int(self.code) + (len(self.words.token_ids) + 1 if self.words is not None else 0)
+class Forward(Protocol):
+    """What `Decoder` and `FusedDecoder` have in common."""
+
+    pool: PagePool
+
+    def forward(self, embeddings: Tensor, batch: RaggedBatch) -> Tensor:
+        """Hidden states [N, hidden_size]."""
 
 
 class TalkerModel:
     """Llama over codes, with the embeddings and the head round it. Weights as `minicpmo45.weights.talker_weights` gives them."""
 
-    def __init__(self, weights: Mapping[str, Tensor], config: TalkerConfig, pool: PagePool, attention: Attention | None = None) -> None:
-        """Raises WeightError."""
+    def __init__(self, weights: Mapping[str, Tensor], config: TalkerConfig, pool: PagePool, kernels: Kernels = "plain") -> None:
+        """`kernels`: which decoder; the fused one takes tiled batches alone. Raises WeightError, and ValueError as FusedDecoder."""
         for name, shape in _shapes(config).items():
             if name not in weights:
                 raise WeightError(name, "missing")
@@ -45,41 +43,25 @@ class TalkerModel:
                 raise WeightError(name, f"shape {tuple(weights[name].shape)}, not {shape}")
         self.config = config
         self.condition = Condition(weights, config)
-        self.decoder = Decoder(
-            {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items() if name.startswith(_PREFIX)},
-            decoder_config(config),
-            pool,
-            attention,
-        )
+        llama = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items() if name.startswith(_PREFIX)}
+        self.decoder = _decoder(kernels, llama, decoder_config(config), pool)
         self._codes = weights["tts.emb_code.0.weight"]
         self._head = weights["tts.head_code.0.weight"]
 
-    def embed(self, inputs: Sequence[Input], codes: Tensor) -> Tensor:
-        """[tokens, hidden_size] of a step, row after row; `codes` int64: those of the inputs that feed one, in order."""
-        code_at: list[int] = []
-        text_at: list[int] = []
-        bos_at: list[int] = []
-        at = 0
-        for each in inputs:
-            if each.code:
-                code_at.append(at)
-            if each.words is not None:
-                first = at + each.code
-                text_at.extend(range(first, first + len(each.words.token_ids)))
-                bos_at.append(at + each.count - 1)
-            at += each.count
-        dtype, device = self._codes.dtype, self._codes.device
-        out = torch.empty((at, self.config.hidden_size), dtype=dtype, device=device)
-        if code_at:
-            out[torch.tensor(code_at, device=device)] = functional.embedding(codes, self._codes)
-        if bos_at:
-            out[torch.tensor(bos_at, device=device)] = self.condition.audio_bos
-        if text_at:
-            units = [each.words for each in inputs if each.words is not None]
-            ids = torch.tensor([token for unit in units for token in unit.token_ids], device=device)
-            hidden = torch.cat([unit.hidden.to(dtype) for unit in units]).to(device)
-            out[torch.tensor(text_at, device=device)] = self.condition(ids, hidden)
-        return out
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states."""
+        return self._codes.dtype
+
+    def embed(self, ids: Tensor, hidden: Tensor, codes: Tensor) -> Tensor:
+        """[N, hidden_size] of the tokens of a step, whatever they are: no shape depends on it.
+
+        `ids` int64 [N]: a text token, CODE or AUDIO_BOS; `hidden` [N, llm_dim], read for text tokens; `codes` int64 [N], read for CODE.
+        """
+        text = self.condition(ids.clamp(min=0), hidden)
+        code = functional.embedding(codes.clamp(min=0), self._codes)
+        kind = ids[:, None]
+        return torch.where(kind >= 0, text, torch.where(kind == CODE, code, self.condition.audio_bos))
 
     def continued(self, codes: Tensor, batch: RaggedBatch) -> Tensor:
         """fp32 [N, codes] of a batch of one token a row, each an int64 code [N]."""
@@ -105,6 +87,15 @@ def decoder_config(config: TalkerConfig) -> DecoderConfig:
         rope_theta=config.rope_theta,
         qk_norm=False,
     )
+
+
+def _decoder(kernels: Kernels, weights: Mapping[str, Tensor], config: DecoderConfig, pool: PagePool) -> Forward:
+    if kernels == "fused":
+        # needs Triton, which only machines with CUDA have
+        from torch_kit.fused_decoder import FusedDecoder
+
+        return FusedDecoder(weights, config, pool)
+    return Decoder(weights, config, pool)
 
 
 def _shapes(config: TalkerConfig) -> dict[str, tuple[int, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +28,12 @@ class Manner:
     seed: int = 0
 
 
+RULE_FIELDS = 4
+NO_RULE = (0,) * RULE_FIELDS
+"""Of a row that does not begin a unit."""
+_LAST, _MADE, _STOPPED, _RECENT = range(4)
+
+
 @dataclass(frozen=True, slots=True)
 class UnitRule:
     """What holds for a unit's codes."""
@@ -40,11 +45,17 @@ class UnitRule:
     ending: bool
     """The turn ends here: more than one piece of codes may come, and none but the first is shorter than `min_piece`."""
 
+    @property
+    def fields(self) -> tuple[int, ...]:
+        """A row of `CodeSampler.begin`."""
+        return 1, self.number, self.floor, int(self.ending)
+
 
 class CodeSampler:
     """The state of `rows` sessions: codes made in the unit, the last ones of them, and how the next is drawn.
 
-    Every tensor stays where it is, so that one step can be captured and replayed: sessions come and go by row.
+    Every tensor stays where it is, so that one step can be captured and replayed: sessions come and go by row. A row that drew the end
+    code or had a bad logit is stopped: until its next unit begins it repeats what it drew, and nothing of it changes.
     """
 
     def __init__(self, rows: int, *, codes: int, min_piece: int, device: torch.device | str = "cpu") -> None:
@@ -52,59 +63,71 @@ class CodeSampler:
         self._width = codes
         self._min_piece = min_piece
 
-        def zeros(dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(rows, dtype=dtype, device=device)
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros((rows, *shape), dtype=dtype, device=device)
 
-        self.last = zeros()
+        self._state = zeros(_RECENT + PENALTY_WINDOW)
+        self._kept = zeros(_RECENT + PENALTY_WINDOW)
+        self.last = self._state[:, _LAST]
         """[rows] the code drawn last: the next step's input."""
-        self._recent = zeros()[:, None].repeat(1, PENALTY_WINDOW)
-        self._made, self._floor, self._unit, self._seed = zeros(), zeros(), zeros(), zeros()
-        self._ending, self._greedy = zeros(torch.bool), zeros(torch.bool)
-        self._temperature, self._penalty = zeros(torch.float32), zeros(torch.float32)
+        self._rules = zeros(RULE_FIELDS - 1)
+        self._seed, self._greedy = zeros(), zeros(dtype=torch.bool)
+        self._temperature, self._penalty = zeros(dtype=torch.float32), zeros(dtype=torch.float32)
 
     def tune(self, row: int, manner: Manner) -> None:
         """How a session's codes are drawn from now on."""
         self._seed[row], self._greedy[row] = manner.seed, manner.greedy
         self._temperature[row], self._penalty[row] = manner.temperature, manner.repetition_penalty
 
-    def begin(self, rows: Sequence[int], rules: Sequence[UnitRule]) -> None:
-        """New units: nothing made yet, nothing to repeat. `last` stays, for it may have to be fed."""
-        device = self.last.device
-        where = torch.tensor(rows, device=device)
-        fields = torch.tensor([(rule.number, rule.floor, rule.ending) for rule in rules], dtype=torch.int64, device=device)
-        self._recent[where] = self._width
-        self._made[where] = 0
-        self._unit[where], self._floor[where], self._ending[where] = fields[:, 0], fields[:, 1], fields[:, 2].bool()
+    def begin(self, rows: Tensor, rules: Tensor) -> None:
+        """New units: nothing made yet, nothing to repeat. `last` stays, for it may have to be fed.
+
+        `rows` int64 [R]; `rules` int64 [R, RULE_FIELDS]: `UnitRule.fields`, or NO_RULE for a row that goes on as it is.
+        """
+        begins, state = rules[:, :1] > 0, self._state[rows]
+        fresh = torch.full_like(state, self._width)
+        fresh[:, _LAST], fresh[:, _MADE], fresh[:, _STOPPED] = state[:, _LAST], 0, 0
+        self._state[rows] = torch.where(begins, fresh, state)
+        self._rules[rows] = torch.where(begins, rules[:, 1:], self._rules[rows])
+
+    def keep(self) -> None:
+        """Notes what `restore` goes back to."""
+        self._kept.copy_(self._state)
+
+    def restore(self) -> None:
+        """As if nothing had been drawn since `keep`. A unit that began since has to begin again."""
+        self._state.copy_(self._kept)
 
     def sample(self, rows: Tensor, logits: Tensor, injected: Tensor | None = None) -> Tensor:
         """Codes int64 [R] (NOT_FINITE for a row with a bad logit) of fp32 logits [R, codes] for the sessions `rows` int64 [R].
 
         `injected` [R, codes]: exponential variates to use instead of the session's own.
         """
-        scores = logits / self._temperature[rows, None]
-        scores = self._penalised(scores, rows)
-        scores[:, self._end] = torch.where(self._may_end(rows), scores[:, self._end], -torch.inf)
+        state, (unit, floor, ending) = self._state[rows], self._rules[rows].unbind(1)
+        made, stopped, recent = state[:, _MADE], state[:, _STOPPED] > 0, state[:, _RECENT:]
+        scores = self._penalised(logits / self._temperature[rows, None], recent, self._penalty[rows, None])
+        scores[:, self._end] = torch.where(self._may_end(made, floor, ending > 0), scores[:, self._end], -torch.inf)
         if injected is None:
-            injected = exponentials(self._seed[rows], self._unit[rows], self._made[rows], DRAW, self._width)
+            injected = exponentials(self._seed[rows], unit, made, DRAW, self._width)
         race = torch.where(self._greedy[rows, None], 1.0, injected)
-        codes = choose(scores.softmax(-1), race)
-        codes = torch.where(logits.isfinite().all(-1), codes, NOT_FINITE)
-        self.last[rows] = codes
-        self._recent[rows] = torch.cat((self._recent[rows, 1:], codes[:, None]), dim=1)
-        self._made[rows] += 1
+        codes = torch.where(logits.isfinite().all(-1), choose(scores.softmax(-1), race), NOT_FINITE)
+        codes = torch.where(stopped, state[:, _LAST], codes)
+        bad = codes == NOT_FINITE
+        newest = torch.stack((codes, made + 1, bad | (codes == self._end)), dim=1)
+        # a bad one is no code: the penalty must not look it up
+        fresh = torch.cat((newest, recent[:, 1:], codes.masked_fill(bad, self._width)[:, None]), dim=1)
+        self._state[rows] = torch.where(stopped[:, None], state, fresh)
         return codes
 
-    def _penalised(self, scores: Tensor, rows: Tensor) -> Tensor:
+    def _penalised(self, scores: Tensor, recent: Tensor, penalty: Tensor) -> Tensor:
         """Each score is made smaller by penalty^frequency among the recent codes: divided if positive, multiplied if negative."""
-        counts = scores.new_zeros((len(rows), self._width + 1))
-        recent = self._recent[rows]
+        counts = scores.new_zeros((len(scores), self._width + 1))
         counts.scatter_add_(1, recent, torch.ones_like(recent, dtype=counts.dtype))
-        factor = torch.pow(self._penalty[rows, None], counts[:, : self._width])
+        factor = torch.pow(penalty, counts[:, : self._width])
         return torch.where(scores < 0, scores * factor, scores / factor)
 
-    def _may_end(self, rows: Tensor) -> Tensor:
-        made, ending = self._made[rows], self._ending[rows]
+    def _may_end(self, made: Tensor, floor: Tensor, ending: Tensor) -> Tensor:
         begun = made % CODE_RATE
         short_piece = ending & (made > CODE_RATE) & (begun > 0) & (begun < self._min_piece)
-        allowed: Tensor = (made >= self._floor[rows]) & ~short_piece
+        allowed: Tensor = (made >= floor) & ~short_piece
         return allowed

@@ -10,10 +10,14 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from minicpmo45.config import CODE_RATE
+from minicpmo45.memory_plan import TALKER_POSITIONS
+from minicpmo45.slots import SlotCount
 from stage_kit import InvalidConfig
 
 TEMPERATURES = (0.05, 2.0)
 PENALTIES = (1.0, 2.0)
+BURST = 5
+"""Codes of a step on CUDA: a unit of 25 is five steps."""
 _SEED_BITS = 63
 
 
@@ -29,9 +33,14 @@ class MiniCpmTalkerSettings(BaseSettings):
     """auto: float32 on the CPU, bfloat16 elsewhere."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
-    slots: int = Field(16, ge=1, le=1024)
-    """Most sessions at once; all of them may be in one step."""
-    positions: int = Field(1024, ge=256)
+    kernels: Literal["plain", "fused"] = "plain"
+    """fused: Triton kernels between the matrix products, on CUDA."""
+    burst: int | None = Field(None, ge=1, le=CODE_RATE + 1)
+    """Codes of a session in one step, without a word from the device in between; None: 5 on CUDA, 1 on the CPU, which would gain nothing.
+    What comes meanwhile, a cancel or another session, waits for the step to end."""
+    slots: SlotCount = Field(0, ge=0, le=1024)
+    """Most sessions at once; all of them may be in one step. 0 or `auto`: as many as the plan of the card says (on the CPU, 4)."""
+    positions: int = Field(TALKER_POSITIONS, ge=256)
     """Most tokens of a turn that are held; before it would hold more, whole units leave."""
     window_units: int = Field(20, ge=1)
     """Units, of a second each, that stay when units leave."""
@@ -47,6 +56,11 @@ class MiniCpmTalkerSettings(BaseSettings):
         if self.thought_tokens + self.tail_codes + 2 > self.positions:
             raise ValueError("positions: too few for thought_tokens and tail_codes of one unit")
         return self
+
+    @property
+    def codes_per_step(self) -> int:
+        """`burst`, decided."""
+        return self.burst or (1 if self.device == "cpu" else BURST)
 
 
 class SessionConfig(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minicpmo45.config import CODE_RATE
@@ -78,6 +79,11 @@ class Turn:
         return self.units == 0 or (self.units == 1 and self.unit is not None)
 
     @property
+    def left(self) -> int:
+        """Most codes that can still be drawn for the unit that is being spoken, or for the next one."""
+        return self.unit.most - self.unit.made if self.unit is not None else self._most()
+
+    @property
     def feeds_code(self) -> bool:
         """The next input begins with the code drawn last."""
         return self.unit is not None or self._unfed
@@ -96,11 +102,27 @@ class Turn:
         floor = 0 if ending or self.units == 0 else PIECE
         return UnitRule((self.label.turn << _NUMBER_BITS) + self.units, floor, ending)
 
-    def fed(self) -> None:
-        """The input that was placed last has been forwarded."""
-        if self.unit is not None:
-            self._held[-1] += 1
-            return
+    def drew(self, codes: Sequence[int], end_code: int) -> list[Piece]:
+        """Takes in what was drawn behind the inputs that were fed, each of which drew one; what is to be sent now.
+
+        At most `left` codes, and none behind an end code. A full piece waits for the next code: it may be the last.
+        """
+        condition = self.unit is None
+        unit = self.unit or self._begin()
+        self._held[-1] += len(codes) - condition
+        ended = codes[-1] == end_code
+        made = codes[:-1] if ended else codes
+        unit.codes.extend(made)
+        unit.made += len(made)
+        self.codes += len(made)
+        pieces = []
+        while len(unit.codes) > PIECE:
+            pieces.append(Piece(unit.codes[:PIECE]))
+            unit.codes = unit.codes[PIECE:]
+        return pieces + self._end(unit, unfed=not ended) if ended or unit.made == unit.most else pieces
+
+    def _begin(self) -> Unit:
+        """The condition that was placed last has been forwarded."""
         self.unit = Unit(ending=self._ends(), most=self._most())
         words = self.waiting.popleft()
         # the code belongs to the unit before, unless that has left
@@ -111,21 +133,7 @@ class Turn:
         self.units += 1
         self.tokens += len(words.token_ids)
         self._unfed = False
-
-    def drew(self, code: int, end_code: int) -> list[Piece]:
-        """Takes in the code that was drawn; what is to be sent now. A full piece waits for the next code: it may be the last."""
-        unit = self.unit
-        if unit is None:
-            raise RuntimeError("no unit is being spoken")
-        if code == end_code:
-            return self._end(unit, unfed=False)
-        pieces = []
-        if len(unit.codes) == PIECE:
-            pieces, unit.codes = [Piece(unit.codes)], []
-        unit.codes.append(code)
-        unit.made += 1
-        self.codes += 1
-        return pieces + self._end(unit, unfed=True) if unit.made == unit.most else pieces
+        return self.unit
 
     def _end(self, unit: Unit, *, unfed: bool) -> list[Piece]:
         self.unit = None

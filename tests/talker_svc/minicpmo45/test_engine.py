@@ -242,7 +242,8 @@ def test_a_step_that_raises_changes_nothing(talker: MiniCpmTalkerEngine, monkeyp
     expected = _alone(talker, "again", ONE, 4, 3)
     talk = Talk(talker, "again")
     _turn(talk, ONE, 4, 3)
-    real, failing = talker._model.logits, [0, 3, 25, 26]
+    decoder = talker._speaker._model.decoder
+    real, failing = decoder.forward, [0, 3, 25, 26]
 
     def sometimes(*arguments: Any) -> Any:
         if failing and calls[0] == failing[0]:
@@ -252,7 +253,7 @@ def test_a_step_that_raises_changes_nothing(talker: MiniCpmTalkerEngine, monkeyp
         return real(*arguments)
 
     calls = [0]
-    monkeypatch.setattr(talker._model, "logits", sometimes)
+    monkeypatch.setattr(decoder, "forward", sometimes)
     failures = 0
     while talker.ready(talk.slot) is not None:
         try:

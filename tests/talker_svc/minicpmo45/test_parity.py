@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from stage_kit import Label
-from talker_svc.minicpmo45.model import Input, TalkerModel
+from talker_svc.minicpmo45.inputs import Input
+from talker_svc.minicpmo45.model import TalkerModel
 from talker_svc.minicpmo45.sampler import CodeSampler, Manner
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
 from talker_svc.minicpmo45.thoughts import Words
 from talker_svc.minicpmo45.turn import Turn
-from tests.talker_svc.minicpmo45.support import CONFIG, folded_weights, model, thought
+from tests.talker_svc.minicpmo45.support import CONFIG, begin, embed, folded_weights, model, thought
 from torch_kit.page_table import PageTable
 from torch_kit.ragged import RaggedBatch
 
@@ -62,10 +63,9 @@ class _Session:
 
     def heard(self, code: int) -> None:
         assert self.turn is not None
-        self.turn.fed()
         if code != CONFIG.end_code:
             self.codes[self.unit].append(code)
-        self.turn.drew(code, CONFIG.end_code)
+        self.turn.drew([code], CONFIG.end_code)
         self.turn = next(self._inputs, None)
 
 
@@ -79,12 +79,12 @@ def _speak(*seeds: int) -> list[_Session]:
     while active := [session for session in sessions if session.turn is not None]:
         turns = [session.turn for session in active if session.turn is not None]
         placed = [turn.place(session.table) for turn, session in zip(turns, active, strict=True)]
-        begin = [(session.row, turn.rule()) for turn, session in zip(turns, active, strict=True) if turn.unit is None]
-        if begin:
-            sampler.begin([row for row, _ in begin], [rule for _, rule in begin])
+        new = [(session.row, turn.rule()) for turn, session in zip(turns, active, strict=True) if turn.unit is None]
+        if new:
+            begin(sampler, [row for row, _ in new], [rule for _, rule in new])
         inputs = [Input(turn.feeds_code, turn.waiting[0] if turn.unit is None else None) for turn in turns]
         feeding = torch.tensor([s.row for s, each in zip(active, inputs, strict=True) if each.code], dtype=torch.int64)
-        logits = talker.logits(talker.embed(inputs, sampler.last[feeding]), RaggedBatch.of(placed))
+        logits = talker.logits(embed(talker, inputs, sampler.last[feeding]), RaggedBatch.of(placed))
         for session, turn, row in zip(active, turns, logits, strict=True):
             if turn.unit is None:
                 session.first.append(row)
@@ -124,7 +124,7 @@ def test_probabilities_equal_the_reference() -> None:
 def test_conditions_equal_the_reference() -> None:
     talker = model()
     for unit in range(len(UNITS)):
-        rows = talker.embed([Input(code=False, words=_words(unit))], torch.zeros(0, dtype=torch.int64))
+        rows = embed(talker, [Input(code=False, words=_words(unit))], torch.zeros(0, dtype=torch.int64))
         assert (rows - torch.from_numpy(FIXTURE[f"condition_{unit}"])).abs().max() < 1e-5
     assert torch.equal(talker.condition.audio_bos, folded_weights()["tts.emb_text.weight"][CONFIG.audio_bos])
 

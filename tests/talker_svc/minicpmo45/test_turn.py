@@ -35,8 +35,7 @@ def _unit(turn: Turn, table: PageTable, codes: list[int]) -> list[Piece]:
     pieces: list[Piece] = []
     for code in codes:
         turn.place(table)
-        turn.fed()
-        pieces += turn.drew(code, END)
+        pieces += turn.drew([code], END)
         if turn.unit is None:
             break
     return pieces
@@ -49,7 +48,7 @@ def test_a_unit_in_the_middle_is_one_piece_and_its_last_code_is_fed_with_the_nex
     assert table.length == 4 + 1 + 24 and turn.feeds_code
     assert turn.rule().floor == 25 and not turn.rule().ending and turn.rule().number == (3 << 32) + 1
     turn.place(table)
-    turn.fed()
+    turn.drew([1], END)
     assert table.length == 29 + 1 + 3 + 1 and not turn.opening
 
 

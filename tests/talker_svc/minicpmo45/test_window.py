@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from stage_kit import Label
-from talker_svc.minicpmo45.model import Input, TalkerModel, decoder_config
+from talker_svc.minicpmo45.inputs import Input
+from talker_svc.minicpmo45.model import TalkerModel, decoder_config
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
 from talker_svc.minicpmo45.thoughts import Words
 from talker_svc.minicpmo45.turn import Turn
-from tests.talker_svc.minicpmo45.support import CONFIG, folded_weights, model, thought
+from tests.talker_svc.minicpmo45.support import CONFIG, embed, folded_weights, model, thought
 from tests.torch_kit.support.pairwise import pairwise
 from torch_kit.page_table import PageTable
 from torch_kit.pages import pages_for
@@ -46,19 +47,15 @@ def _forced(talker: TalkerModel, table: PageTable, turn: Turn) -> tuple[Tensor, 
         unit, words, before = turn.units, turn.waiting[0], turn.feeds_code
         # the book-keeping goes code by code, the forward takes the unit at once
         start = table.position
-        turn.place(table)
-        turn.fed()
         for step in range(25):
-            turn.drew(_code(unit, step), CONFIG.end_code)
-            if turn.unit is not None:
-                turn.place(table)
-                turn.fed()
+            turn.place(table)
+            turn.drew([_code(unit, step)], CONFIG.end_code)
         seen.append((start, table.window_start))
         count = table.position - start
         table.rewind(count)
         inputs = [Input(before, words), *[Input(code=True, words=None)] * 24]
         codes = [_code(unit - 1, 24)] * before + [_code(unit, step) for step in range(24)]
-        embeddings = talker.embed(inputs, torch.tensor(codes))
+        embeddings = embed(talker, inputs, torch.tensor(codes))
         batch = RaggedBatch.of([table.append(count)])
         hidden.append(talker.decoder.forward(embeddings, batch)[count - 25 : count])
     return torch.cat(hidden), seen
@@ -72,7 +69,7 @@ def test_a_cut_turn_equals_one_masked_forward() -> None:
     rows = []
     for unit, words in enumerate(units):
         codes = torch.tensor([_code(unit - 1, 24)] * (unit > 0) + [_code(unit, step) for step in range(24)])
-        rows.append(talker.embed([Input(unit > 0, words), *[Input(code=True, words=None)] * 24], codes))
+        rows.append(embed(talker, [Input(unit > 0, words), *[Input(code=True, words=None)] * 24], codes))
     inputs = torch.cat(rows)
     where = torch.arange(len(inputs))
     mask = torch.ones(len(inputs), len(inputs), dtype=torch.bool).tril()

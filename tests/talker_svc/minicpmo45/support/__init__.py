@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from minicpmo45.config import TalkerConfig
 from minicpmo45.token2wav import fold_weight_norm
+from talker_svc.minicpmo45.inputs import CODE, Input, Tokens
 from talker_svc.minicpmo45.model import TalkerModel
+from talker_svc.minicpmo45.sampler import CodeSampler, UnitRule
 from torch_kit.pages import PagePool
 
 torch.set_num_threads(1)
@@ -62,6 +65,20 @@ def thought(count: int, seed: int) -> tuple[list[int], Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ids: list[int] = torch.randint(0, 500, (count,), generator=generator).tolist()
     return ids, torch.randn(count, CONFIG.llm_dim, generator=generator)
+
+
+def embed(talker: TalkerModel, inputs: Sequence[Input], codes: Tensor) -> Tensor:
+    """[tokens, hidden_size]; `codes` int64: those of the inputs that feed one, in order."""
+    tokens = Tokens.of(inputs)
+    ids = torch.from_numpy(tokens.ids)
+    fed = torch.zeros(len(ids), dtype=torch.int64)
+    fed[ids == CODE] = codes
+    hidden = tokens.hidden if len(tokens.hidden) else torch.full((1, talker.config.llm_dim), torch.nan)
+    return talker.embed(ids, hidden[torch.from_numpy(tokens.hidden_at)], fed)
+
+
+def begin(sampler: CodeSampler, rows: list[int], rules: list[UnitRule]) -> None:
+    sampler.begin(torch.tensor(rows), torch.tensor([rule.fields for rule in rules]))
 
 
 def _tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
