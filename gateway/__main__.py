@@ -30,6 +30,8 @@ from .settings import Settings
 
 log = structlog.get_logger()
 STORE_RETRY_S = 0.25
+COLLECTED_AFTER = (1_000, 5, 100)
+"""The collector's thresholds: young collections stay short (2 ms), and full ones, for what sessions leave behind that ended, are rare."""
 
 
 class _Server(uvicorn.Server):
@@ -105,6 +107,7 @@ async def _serve(settings: Settings, profile: Profile, listener: socket.socket) 
     )
     server = _Server(config)
     gc.freeze()  # what start-up made stays: no collection walks through it again while somebody listens
+    gc.set_threshold(*COLLECTED_AFTER)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -57,6 +57,7 @@ class LiveSession:
             return ending
         finally:
             await self._places.stop()
+            self.actor.rehearsal.clear()  # by far the most that a session keeps, and what ended may lie until it is collected
             metrics.CLOSES.labels(ending.reason).inc()
             await asyncio.shield(ended(self, ending))
 

@@ -34,7 +34,7 @@ TURNED_BACK = Counter("parley_gateway_turned_back_total", "Appends that a stage 
 PULSES_LOST = Counter("parley_gateway_pulses_lost_total", "Replicas given up because they fell silent")
 TAKEOVERS = Counter("parley_gateway_takeovers_total", "Resumes by what became of them", ["outcome"])
 RESUME_SECONDS = Histogram("parley_gateway_resume_seconds", "Resume asked to resumed told", buckets=_FAST)
-REPLACEMENTS = Counter("parley_gateway_replacements_total", "Lost stages placed anew", ["stage", "outcome"])
+REPLACEMENTS = Counter("parley_gateway_replacements_total", "Lost stages placed anew, waited for, or given up", ["stage", "outcome"])
 MOVES = Counter("parley_gateway_moves_total", "Stages that left a draining replica between two turns, or could not", ["stage", "outcome"])
 MOVE_SECONDS = Histogram("parley_gateway_move_seconds", "Quiet point to the stage being there on another replica", buckets=_FAST)
 TENURES_LAPSED = Counter("parley_gateway_tenures_lapsed_total", "Times this process stood still for longer than its leases")

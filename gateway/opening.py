@@ -168,9 +168,11 @@ class Opener:
         with contextlib.suppress(StoreError):
             await self._store.admission.release(opened.session_id, (stage,))
 
-    async def place_anew(self, opened: Opened, effect: Replace, config: SessionConfig, base: int, recap: Recap | None = None) -> StageLink:
-        """Another replica for a stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
-        avoid, refused = [opened.placements[effect.stage].replica_id], None
+    async def place_anew(
+        self, opened: Opened, effect: Replace, left: str, config: SessionConfig, base: int, recap: Recap | None = None
+    ) -> StageLink:
+        """Another replica than `left` for a stage, opened and readied. Raises StageRefused or StoreError; then nothing of it is held."""
+        avoid, refused = [left], None
         while True:
             try:
                 return await self._place(opened, effect, config, base, recap, avoid)
@@ -196,10 +198,16 @@ class Opener:
             await link.open(self._opening(stage, config, effect.resume_after, recap), self._settings.open_timeout_ms / 1000)
             await self._store.admission.confirm(opened.session_id)
         except BaseException:
-            await asyncio.shield(link.close("open_failed", self._settings.close_timeout_ms / 1000))
+            await asyncio.shield(self._give_back(opened, link))
             raise
         opened.moved = True
         return link
+
+    async def _give_back(self, opened: Opened, link: StageLink) -> None:
+        """A place where the stage could not be opened: free as far as the stage says so, and not the session's any more."""
+        free, admission = await link.close("open_failed", self._settings.close_timeout_ms / 1000), self._store.admission
+        with contextlib.suppress(StoreError):
+            await (admission.release(opened.session_id, (link.stage,)) if free else admission.quarantine(opened.session_id, link.stage))
 
     def link(self, opened: Opened, stage: str, base: int) -> StageLink:
         return StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from session_store import Placement
-from session_store.errors import StoreError
+from session_store.errors import AtCapacity, ReservationLost, StagesUnavailable, StoreError, StoreUnavailable
 
 from . import metrics
 from .actor import Actor
@@ -24,6 +25,8 @@ from .settings import Settings
 from .stages import StageLink, StageRefused
 
 log = structlog.get_logger()
+FIRST_PAUSE_S, PAUSE_S = 0.2, 1.0
+"""At most, between two looks for a replica that is to come; each session waits another part of it, lest all ask at once."""
 
 
 class Places:
@@ -33,6 +36,7 @@ class Places:
         self._opened, self._opener, self._pulse = opened, opener, pulse
         self._actor: Actor
         self._stay_s = settings.stay_ms / 1000
+        self._wait_s = settings.stage_wait_ms / 1000
         self._attach_timeout_s = settings.attach_timeout_ms / 1000
         self._close_timeout_s = settings.close_timeout_ms / 1000
         self._leaving: set[str] = set()
@@ -83,7 +87,7 @@ class Places:
         if lost is not None:
             await lost.abandon()
         try:
-            await self._place(effect)
+            await self._place_in_time(effect)
         except (StageRefused, StoreError) as failure:
             log.error("stage not placed anew", session=self._opened.session_id, stage=stage, why=type(failure).__name__)
             metrics.REPLACEMENTS.labels(stage, "failed").inc()
@@ -92,12 +96,29 @@ class Places:
         metrics.REPLACEMENTS.labels(stage, "placed").inc()
         self._actor.put(commands.StagePlaced(stage))
 
-    async def _place(self, effect: Replace) -> None:
+    async def _place_in_time(self, effect: Replace) -> None:
+        """The process may be on its way back: while no replica has a place it is looked for again, ever less often."""
+        left = self._opened.placements[effect.stage].replica_id
+        patiently = AsyncRetrying(
+            retry=retry_if_exception(_may_come),
+            stop=stop_after_delay(self._wait_s),
+            wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=PAUSE_S),
+            before_sleep=partial(self._waits, effect.stage),
+            reraise=True,
+        )
+        await patiently(self._place, effect, left)
+
+    def _waits(self, stage: str, tried: RetryCallState) -> None:
+        if tried.attempt_number == 1 and tried.outcome is not None:
+            log.warning("stage waited for", session=self._opened.session_id, stage=stage, why=type(tried.outcome.exception()).__name__)
+            metrics.REPLACEMENTS.labels(stage, "waited").inc()
+
+    async def _place(self, effect: Replace, left: str) -> None:
         stage, conversation, heard_up_to = effect.stage, self._actor.conversation, self._heard_up_to(effect)
         if heard_up_to is not None:
             effect = msgspec.structs.replace(effect, resume_after={**effect.resume_after, "client": heard_up_to})
         base = conversation.state.bases.get(stage, 0)
-        link = await self._opener.place_anew(self._opened, effect, conversation.config, base, conversation.memory.recap)
+        link = await self._opener.place_anew(self._opened, effect, left, conversation.config, base, conversation.memory.recap)
         self._take_up(link, heard_up_to)
 
     def _heard_up_to(self, effect: Replace) -> int | None:
@@ -152,7 +173,7 @@ class Places:
         stage, here, started = effect.stage, self._opened.placements[effect.stage], time.perf_counter()
         await left.abandon()
         try:
-            await self._place(effect)
+            await self._place(effect, here.replica_id)
         except (StageRefused, StoreError) as failure:
             log.warning("stage could not move", session=self._opened.session_id, stage=stage, why=type(failure).__name__)
             await self._go_back(effect, left, here)
@@ -179,3 +200,10 @@ class Places:
     async def _release(self, link: StageLink) -> None:
         if not await link.release("moved", self._close_timeout_s):
             log.warning("old place not confirmed free", session=self._opened.session_id, stage=link.stage)
+
+
+def _may_come(failure: BaseException) -> bool:
+    """Nobody refused the session as such: there is no replica, or none has room, or it cannot be found out."""
+    if isinstance(failure, StageRefused):
+        return failure.elsewhere
+    return isinstance(failure, StagesUnavailable | AtCapacity | ReservationLost | StoreUnavailable)

@@ -27,6 +27,11 @@ class Rehearsal:
         while self._bytes > self._max and len(self._relays) > 1:
             self._bytes -= len(self._relays.popleft().payload.data)
 
+    def clear(self) -> None:
+        """Nobody will hear it again."""
+        self._relays.clear()
+        self._bytes = 0
+
     def after(self, position: int) -> list[Relay]:
         """What is kept above the position, oldest first."""
         return [relay for relay in self._relays if relay.position > position]

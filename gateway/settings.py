@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     """Longest wait for a free place before an upgrade is refused."""
     replace_wait_ms: int = Field(2000, ge=0)
     """Longest wait for a place on another replica of a lost stage."""
+    stage_wait_ms: int = Field(10_000, ge=0)
+    """A lost stage is given up when no replica had a place for it for so long; 0: at once."""
     stay_ms: int = Field(1000, ge=10)
     """A stage whose replica drains while no other has room stays there, and looks for a place again after so long."""
     attach_timeout_ms: int = Field(500, ge=1)

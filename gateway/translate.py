@@ -104,6 +104,14 @@ def _fill(append: pb.Append, label: pb.Label, body: fx.OrderBody) -> None:
             append.input_generation = body.input_generation
             label.epoch, label.turn = body.epoch, body.turn
             append.payload.control.CopyFrom(pb.Control(kind=pb.Control.KIND_CONTINUE, start_ms=body.end_ms))
+        case fx.CloseUnitOrder():
+            append.lane = pb.LANE_INPUT
+            append.input_generation = body.input_generation
+            append.payload.control.CopyFrom(pb.Control(kind=pb.Control.KIND_CLOSE_UNIT, start_ms=body.end_ms))
+        case fx.SkipSilenceOrder():
+            append.lane = pb.LANE_INPUT
+            append.input_generation = body.input_generation
+            append.payload.control.CopyFrom(pb.Control(kind=pb.Control.KIND_SKIP_SILENCE, start_ms=body.start_ms, end_ms=body.end_ms))
         case fx.PromptOrder():
             append.lane = pb.LANE_RESPONSE
             append.last = True

@@ -91,7 +91,9 @@ class Registry:
         """Registers the replica, or keeps it alive, and reconciles the plan with what it holds.
 
         Returns the sessions that it should free: no record, or one that is over, or placed elsewhere by its record. Held sessions always
-        count as used slots. A live session whose slot the plan had lost gets it back.
+        count as used slots, from this beat on. A live session whose slot the plan had lost gets it back.
+
+        Of a stage with more than 64 slots taken a beat judges an eighth, and every slot within eight beats: admissions wait behind it.
         """
         check_id(beat.replica_id)
         for offer in beat.stages:

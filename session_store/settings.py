@@ -27,7 +27,9 @@ class StoreSettings(BaseSettings):
     stale_slot_ms: PositiveInt = Field(
         default=50_000, description="nobody renewed a session for so long: its slots may go (lease, grace, 5 s)"
     )
-    orphan_after_ms: PositiveInt = Field(default=5_000, description="a session held without a record is an orphan after so long")
+    orphan_after_ms: PositiveInt = Field(
+        default=5_000, description="a session held without a record is an orphan after so long, and 8 beats"
+    )
     mute_ms: PositiveInt = Field(default=15_000, description="nothing is reaped for so long after Redis was empty or silent")
     silence_ms: PositiveInt = Field(default=10_000, description="no beat of anybody for so long means that Redis was away")
     capacity_retry_after_ms: PositiveInt = Field(default=2_000, description="hint given with AtCapacity")

@@ -116,6 +116,21 @@ class ContinueOrder(Quiet, frozen=True, tag=True):
     input_generation: int = 0
 
 
+class CloseUnitOrder(Quiet, frozen=True, tag=True):
+    """The user paused: close the open unit with silence now, should it end by end_ms and the model listen."""
+
+    end_ms: int
+    input_generation: int = 0
+
+
+class SkipSilenceOrder(Quiet, frozen=True, tag=True):
+    """Nobody speaks from start_ms, where the unit that was closed ends, to end_ms: no unit needs to hear it."""
+
+    start_ms: int
+    end_ms: int
+    input_generation: int = 0
+
+
 class CancelOrder(Quiet, frozen=True, tag=True):
     cancelled_epoch: int
     next_epoch: int
@@ -129,7 +144,7 @@ class UpdateOrder(Quiet, frozen=True, tag=True):
     output_format: AudioFormat | None = None
 
 
-OrderBody = CommitOrder | ClearOrder | PromptOrder | ContinueOrder | CancelOrder | UpdateOrder
+OrderBody = CommitOrder | ClearOrder | PromptOrder | ContinueOrder | CloseUnitOrder | SkipSilenceOrder | CancelOrder | UpdateOrder
 
 
 class Order(Quiet, frozen=True):

@@ -32,7 +32,8 @@ def resumed(c: Conversation, resume: Resume) -> None:
     position = input_position(c, resume)
     c.edges.rewind("client", {stage.stage: stage.edges.get("client", 0) for stage in resume.attached})
     c.input.rewind(position)
-    c.input.frames = frames_position(c, resume)
+    seen, c.input.frames = c.input.frames, frames_position(c, resume)
+    c.native.frames = max(0, c.native.frames - max(0, seen - c.input.frames))  # those come again, and count once
     c.edges.rewind("camera", {stage.stage: stage.edges.get("camera", 0) for stage in resume.attached})
     for name, base in c.state.bases.items():
         c.edges.forget_up_to(name, base)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import camera, dialog, events, native, overlap, policy, speaking
+from . import camera, dialog, early_close, events, native, overlap, policy, speaking
 from .commands import DecisionOut, InputAppend, TranscriptOut
 from .dialog import Hearing
 from .effects import ClearOrder, CommitOrder
@@ -29,20 +29,25 @@ def append(c: Conversation, command: InputAppend) -> None:
 
 
 def decided(c: Conversation, decision: DecisionOut) -> None:
-    if decision.decided_at_ms <= c.input.buffer_start_ms and decision.kind in ("speech_started", "speech_stopped"):
+    if decision.decided_at_ms <= c.input.buffer_start_ms:
         return  # made of audio that the client committed or cleared meanwhile
     match decision.kind:
         case "speech_started" if c.input.open_item is None:
             _speech_started(c, max(decision.t_ms, c.input.buffer_start_ms), decision.decided_at_ms)
+        case "pause" if c.input.open_item is not None:
+            early_close.paused(c, decision)
+        case "speech_resumed":
+            early_close.resumed(c, decision)
         case "speech_stopped" if c.input.open_item is not None:
             item_id, start = c.input.open_item, c.input.open_start_ms
             c.emit(events.SpeechStopped(item_id, decision.t_ms))
             commit(c, item_id, start, max(start, decision.t_ms), wants_reply=policy.auto_reply(c.config))
+            early_close.paused(c, decision)
 
 
 def _speech_started(c: Conversation, start_ms: int, heard_ms: int) -> None:
     item_id = c.new_item_id("u")
-    c.input.open_item, c.input.open_start_ms = item_id, start_ms
+    c.input.open_item, c.input.open_start_ms, c.native.closing = item_id, start_ms, None
     interrupts = overlap.spoke_up(c, item_id, heard_ms)
     if interrupts:
         speaking.mute(c)
@@ -64,6 +69,7 @@ def commit_by_client(c: Conversation) -> None:
 
 def forget_turn(c: Conversation, *, everyone: bool = False) -> None:
     """Tell those who bound turns (or all who hear) that uncommitted input is gone."""
+    c.native.closing = None
     for stage in c.graph.readers("client", "audio"):
         if everyone or stage == c.graph.decision_stage:
             c.order(stage, ClearOrder(c.input.bump(stage)), append=True)

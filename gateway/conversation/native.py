@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from . import events, overlap, speaking, unit_log
+from . import early_close, events, overlap, speaking, unit_log
 from .commands import DecisionOut, MarkOut, StageChunk, StageUnit, TextOut
+from .early_close import Closing
 from .effects import CancelOrder, ContinueOrder
 from .overlap import Over
 from .recap import Recap, recap
@@ -40,6 +41,12 @@ class Native(Struct, array_like=True):
     over: Over | None = None
     onset_ms: int = 0
     """Input that the detector had heard when it told that the user speaks."""
+    awaited: bool = False
+    """A unit was submitted, and no receipt came since."""
+    closing: Closing | None = None
+    """The latest pause of the user's, where units are closed early."""
+    closed_until_ms: int = 0
+    """Where the unit that was closed early last would have ended."""
 
 
 class Memory(Struct):
@@ -72,6 +79,7 @@ def decided(c: Conversation, chunk: StageChunk, decision: DecisionOut) -> None:
         return
     if decision.kind != "turn_end":
         _take_bearings(c, decision.decided_at_ms)
+        early_close.decided(c, decision)
     if c.memory.recap is not None and decision.decided_at_ms <= c.memory.recap.heard_until_ms:
         c.native.base -= decision.kind != "turn_end"  # only heard again: it was counted before
         return
@@ -139,7 +147,7 @@ def unit_done(c: Conversation, receipt: StageUnit) -> None:
     """One that came again after a takeover changes nothing."""
     units = c.native.base + receipt.unit + 1
     if receipt.stage == c.graph.model_stage and units > c.native.units:
-        c.native.units = units
+        c.native.units, c.native.awaited = units, False
         unit_log.unit_done(c)
 
 
@@ -153,12 +161,13 @@ def heard(c: Conversation) -> None:
     native.boundary_ms = native.boundary_ms or settings.first_ms
     if end_ms >= native.boundary_ms:
         native.boundary_ms += ((end_ms - native.boundary_ms) // settings.unit_ms + 1) * settings.unit_ms
-        native.submitted_at, native.frames = c.now, 0
+        native.submitted_at, native.frames, native.awaited = c.now, 0, True
 
 
 def cleared(c: Conversation) -> None:
     """The open unit begins anew."""
     c.native.boundary_ms, c.native.frames, c.native.over = c.input.end_ms(c.config.input_format) + c.graph.native.unit_ms, 0, None
+    c.native.closed_until_ms, c.native.awaited = 0, False
 
 
 def _take_bearings(c: Conversation, unit_end_ms: int) -> None:
@@ -182,7 +191,7 @@ def continue_in_silence(c: Conversation) -> None:
         return
     end_ms = c.input.end_ms(c.config.input_format) + unit_ms
     c.native.submitted_at = at if c.now - at < unit_ms else c.now
-    c.native.boundary_ms, c.native.frames = end_ms, 0
+    c.native.boundary_ms, c.native.frames, c.native.awaited = end_ms, 0, True
     stage = c.graph.model_stage
     c.order(stage, ContinueOrder(end_ms, c.fence.epoch, c.native.turn, c.input.generations.get(stage, 0)), append=True)
 
@@ -198,6 +207,7 @@ def lost(c: Conversation) -> None:
     if c.native.epoch == c.fence.epoch:
         speaking.advance(c, "stage_lost")
     c.native.base = c.native.units
+    c.native.closing, c.native.closed_until_ms, c.native.awaited = None, 0, False
     end_ms = c.input.end_ms(c.config.input_format)
     told = c.unit_log.told() if unit_log.span_ms(c.graph) else ()
     until = (c.unit_log.reached or Point()) if told else None

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from gateway.graph import Edges, Graph
 
-from . import client, events, failover, hearing, moving, native, outputs, overlap, speaking
+from . import client, early_close, events, failover, hearing, moving, native, outputs, overlap, speaking
 from .commands import (
     Client,
     ClientCommand,
@@ -238,6 +238,7 @@ class Conversation:
         speaking.prompt_if_ready(self)
         speaking.answer_if_owed(self)
         overlap.due(self)
+        early_close.settle(self)
         native.continue_in_silence(self)
         hearing.await_user(self)
         for stage, consumed in self.state.consumed.items():

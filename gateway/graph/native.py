@@ -47,6 +47,9 @@ class NativeSettings(_Settings):
     """A turn of the model goes on while no input comes."""
     continuation_slack_ms: int = Field(default=250, ge=0, le=5000)
     """Input that came so lately may go on: silence waits for it."""
+    early_close_ms: int | None = Field(default=None, ge=0, le=2000)
+    """So long after the user's voice ended the open unit is closed with silence, as soon as the detector told of the pause; null: units are
+    always full."""
     overlap: OverlapDefaults = OverlapDefaults()
     frozen: Annotated[tuple[SessionField, ...], Field(strict=False)] = FROZEN
     """What holds from the first unit on."""

@@ -4,6 +4,8 @@
 local replica, service, address, draining = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local offers = cjson.decode(ARGV[6])
 local answer = {}
+-- With more slots than AT_ONCE a stage's are looked at in turn, a share at each beat: admissions wait behind a beat.
+local AT_ONCE, BEATS = 64, 8
 
 tick()
 
@@ -13,33 +15,21 @@ local function report(stage, session, why, since)
   end
 end
 
-local function drop_unlisted(stage, key, held)
-  for _, session in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-    local skey = session_key(session)
-    local plan = redis.call('HMGET', skey, 'replica:' .. stage, 'state:' .. stage)
-    if held[session] then
-      if plan[1] == replica then
-        redis.call('HDEL', skey, 'absent:' .. stage)
-      end
-    elseif plan[1] ~= replica then
-      redis.call('ZREM', key, session)
-      redis.call('ZREM', P .. ':quarantine', replica .. ' ' .. stage .. ' ' .. session)
-    elseif plan[2] == 'confirmed' then
-      redis.call('HSETNX', skey, 'absent:' .. stage, int(NOW))
-    end
-  end
+local function quarantined_as(stage, session)
+  return replica .. ' ' .. stage .. ' ' .. session
 end
 
-local function take_held(stage, key, session)
-  if redis.call('HGET', session_key(session), 'replica:' .. stage) == replica then
-    redis.call('ZADD', key, 'NX', int(NOW), session)
+local function look_at_held(stage, key, session, plan)
+  if plan[1] == replica then
+    if plan[3] then
+      redis.call('HDEL', session_key(session), 'absent:' .. stage)
+    end
     if stale(session) then
       report(stage, session, 'stale', NOW)
     end
     return
   end
-  redis.call('ZADD', key, 'NX', int(NOW), session)
-  local since = redis.call('ZSCORE', P .. ':quarantine', replica .. ' ' .. stage .. ' ' .. session)
+  local since = redis.call('ZSCORE', P .. ':quarantine', quarantined_as(stage, session))
   if since then
     report(stage, session, 'quarantined', tonumber(since))
   else
@@ -47,8 +37,46 @@ local function take_held(stage, key, session)
   end
 end
 
+local function look_at_unlisted(stage, key, session, plan)
+  if plan[1] ~= replica then
+    redis.call('ZREM', key, session)
+    redis.call('ZREM', P .. ':quarantine', quarantined_as(stage, session))
+  elseif plan[2] == 'confirmed' and not plan[3] then
+    redis.call('HSET', session_key(session), 'absent:' .. stage, int(NOW))
+  end
+end
+
+-- What is held counts at once. A slot has its turn by its session's id, so that it is looked at within BEATS whoever comes or goes.
+local function reconcile(stage, key, listed, turn)
+  local held, slots, byte = {}, redis.call('ZRANGE', key, 0, -1), string.byte
+  for _, session in ipairs(slots) do
+    held[session] = false
+  end
+  for _, session in ipairs(listed) do
+    if held[session] == nil then
+      redis.call('ZADD', key, int(NOW), session)
+      slots[#slots + 1] = session
+    end
+    held[session] = true
+  end
+  local all = #slots <= AT_ONCE
+  local of_replica, of_state, of_absence = 'replica:' .. stage, 'state:' .. stage, 'absent:' .. stage
+  for _, session in ipairs(slots) do
+    local last, before = byte(session, -1), byte(session, -2) or 0
+    if all or (last + before) % BEATS == turn then
+      local plan = redis.call('HMGET', session_key(session), of_replica, of_state, of_absence)
+      if held[session] then
+        look_at_held(stage, key, session, plan)
+      else
+        look_at_unlisted(stage, key, session, plan)
+      end
+    end
+  end
+end
+
 drop_dead_replicas()
-local names, listed, fields = {}, {}, {'service', service, 'address', address, 'draining', draining}
+local turn = ((tonumber(redis.call('HGET', P .. ':replica:' .. replica, 'turn') or '-1')) + 1) % BEATS
+local names, listed, fields = {}, {}, {'service', service, 'address', address, 'draining', draining, 'turn', turn}
 for _, offer in ipairs(offers) do
   names[#names + 1] = offer.stage
   listed[offer.stage] = true
@@ -73,16 +101,10 @@ keep(P .. ':replica:' .. replica)
 keep(P .. ':replicas')
 
 for _, offer in ipairs(offers) do
-  local stage, key, held = offer.stage, slots_key(replica, offer.stage), {}
-  for _, session in ipairs(offer.held) do
-    held[session] = true
-  end
+  local stage, key = offer.stage, slots_key(replica, offer.stage)
   redis.call('SADD', P .. ':stage:' .. stage, replica)
   keep(P .. ':stage:' .. stage)
-  drop_unlisted(stage, key, held)
-  for _, session in ipairs(offer.held) do
-    take_held(stage, key, session)
-  end
+  reconcile(stage, key, offer.held, turn)
   keep(key)
 end
 keep(P .. ':quarantine')

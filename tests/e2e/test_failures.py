@@ -35,6 +35,7 @@ def fragile(make_house: MakeHouse, path_to_vocoder: Proxy) -> House:
         "PARLEY_CLOSE_TIMEOUT_MS": "500",
         "PARLEY_GRACE_MS": "1000",
         "PARLEY_REPLACE_WAIT_MS": "100",
+        "PARLEY_STAGE_WAIT_MS": "0",
         "PARLEY_REAP_INTERVAL_S": "0.3",
         "PARLEY_PULSE_TIMEOUT_MS": "60000",  # what falls silent is found by the core's own watch; tests/failover has the pulse's
     }

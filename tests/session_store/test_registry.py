@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from session_store import Orphan, Placement, Store
+from session_store.keys import POOL
 from tests.session_store.helpers import beat, commit, create, forget_silence, keys_without_ttl, store_with, until, used
 
 
@@ -186,6 +190,55 @@ async def test_a_renewed_session_keeps_its_slot_though_the_replica_does_not_list
             assert (await brief.records.renew("g1", [lease])).lost == {}
             await brief.registry.beat(beat("r1"))
         assert await used(brief) == {("r1", "asr"): 1}
+
+
+MANY = [f"sess_{n:032x}" for n in range(7, 7_000, 35)]
+"""More slots than a beat judges at once."""
+BEATS = 8
+"""Within which every slot had its turn."""
+
+
+async def test_all_that_a_large_replica_holds_counts_at_once(store: Store) -> None:
+    await store.registry.beat(beat("r1", "asr", "llm", held=MANY[:150]))
+    await store.registry.beat(beat("r1", "asr", "llm", held=MANY))
+    assert await used(store) == {("r1", "asr"): 200, ("r1", "llm"): 200}
+
+
+async def test_each_beat_of_a_large_replica_frees_a_share_and_eight_free_all_whoever_comes_meanwhile(store: Store, valkey_url: str) -> None:
+    await store.registry.beat(beat("r1", held=MANY))
+    left = [len(MANY)]
+    async with Redis.from_url(valkey_url, decode_responses=True) as admin:
+        for n in range(BEATS):
+            await store.registry.beat(beat("r1", held=[f"late_{n}_{number}" for number in range(100)]))
+            left.append(len(set(await admin.zrange(f"{POOL}:slots:r1:asr", 0, -1)) & set(MANY)))
+    assert left == sorted(left, reverse=True) and left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) < 64
+
+
+async def test_each_orphan_of_a_large_replica_is_found_once_within_eight_beats(store: Store, valkey_url: str) -> None:
+    async with store_with(valkey_url, orphan_after_ms=1) as brief:
+        await brief.registry.beat(beat("r1", held=MANY))
+        await forget_silence(valkey_url)
+        for _ in range(2):
+            found = [await brief.registry.beat(beat("r1", held=MANY)) for _ in range(BEATS)]
+            assert max(map(len, found)) < 64
+            assert sorted(orphan for share in found for orphan in share) == [Orphan(session, "asr") for session in MANY]
+
+
+async def test_a_slot_of_a_large_replica_is_marked_absent_and_present_again_within_eight_beats(store: Store, valkey_url: str) -> None:
+    await store.registry.beat(beat("r1", slots=500, held=MANY))
+    await store.admission.reserve("s1", "t1", ("asr",))
+    await store.admission.confirm("s1")
+
+    async def marked() -> bool:
+        async with Redis.from_url(valkey_url) as admin:
+            return bool(await admin.hexists(f"{POOL}:session:s1", "absent:asr"))
+
+    for held in (MANY, [*MANY, "s1"]):
+        for _ in range(BEATS):
+            await store.registry.beat(beat("r1", slots=500, held=held))
+        assert await marked() == ("s1" not in held)
+    assert (await used(store))["r1", "asr"] == 201
 
 
 async def test_names_that_no_key_can_carry_are_refused(store: Store) -> None:

@@ -44,6 +44,8 @@ WITH_WORDS = PROFILE.replace("nodes:", "nodes:\n  asr: {stages: [asr], inputs: [
 DUPLEX, WORDY = Graph(load_profile(PROFILE, "duplex")), Graph(load_profile(WITH_WORDS, "wordy"))
 FORGETFUL = Graph(load_profile(PROFILE.replace("native: {", "native: {unit_log_ms: 3000, "), "forgetful"))
 """Three units of its log are kept."""
+EAGER = Graph(load_profile(PROFILE.replace("native: {", "native: {early_close_ms: 200, "), "eager"))
+"""Units are closed early."""
 CONFIG = SessionConfig("any-native", instructions="Be kind.", overlap=Overlap())
 NO_VAD = msgspec.structs.replace(CONFIG, turn_detection=None)
 YIELDING = msgspec.structs.replace(CONFIG, turn_detection=ServerVad(interrupt_response=False))

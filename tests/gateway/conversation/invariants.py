@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gateway.conversation import events
-from gateway.conversation.effects import Ack, CancelOrder, Effect, Emit, Grant, Order, PromptOrder, Relay, Vacate
+from gateway.conversation.effects import Ack, CancelOrder, Effect, Emit, Grant, Order, PromptOrder, Relay, UpdateOrder, Vacate
 from gateway.conversation.limits import Limits
 
 _DELTAS = {events.TranscriptDelta: "text", events.TextDelta: "text", events.AudioDelta: "sound"}
@@ -74,7 +74,7 @@ class Invariants:
                 assert order.body.epoch == order.epoch == self.epoch
                 self.labels[order.body.epoch, order.body.response_id] = order.body.turn
                 assert order.body.messages
-        if order.body.__class__.__name__ in ("CommitOrder", "ClearOrder", "PromptOrder", "ContinueOrder"):
+        if not isinstance(order.body, CancelOrder | UpdateOrder):
             self.core_edge[order.stage] = order.number
 
     def _event(self, event: events.Event, now: int, rate: int) -> None:

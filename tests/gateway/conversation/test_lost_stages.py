@@ -118,6 +118,26 @@ def test_words_that_are_awaited_are_asked_for_again_with_all_their_sound() -> No
     tale.check()
 
 
+@pytest.mark.behaviour("X3")
+def test_words_are_not_late_while_nobody_is_there_to_hear_them() -> None:
+    tale = Tale(VAD_OFF)
+    tale.speak(400)
+    tale.do(InputCommit())
+    tale.lose("asr")
+    tale.speak(300)
+    tale.do(InputCommit())
+    tale.wait(2 * tale.limits.transcript_timeout_ms)
+    assert tale.of(events.TranscriptionFailed) == []
+    tale.place("asr")
+    tale.arrive()
+    tale.wait(tale.limits.transcript_timeout_ms - 1000)
+    tale.transcribe("One.")
+    assert [event.transcript for event in tale.of(events.TranscriptionCompleted)] == ["One."]
+    tale.wait(1000)
+    assert [event.code for event in tale.of(events.TranscriptionFailed)] == ["transcription_failed"], "of the second, in its time"
+    tale.check()
+
+
 def test_a_detector_that_is_lost_in_silence_hears_the_last_moment_again() -> None:
     tale = Tale()
     tale.speak(3000)

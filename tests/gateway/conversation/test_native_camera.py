@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gateway.conversation import commands, events
-from gateway.conversation.commands import FinishOut, Frame, InputAppend, ItemCreate
-from gateway.conversation.effects import InputImage
+from gateway.conversation.commands import FinishOut, Frame, InputAppend, ItemCreate, Resume
+from gateway.conversation.effects import Emit, InputImage
 from gateway.conversation.items import Item, Part
 from gateway.graph import Graph, load_profile
 
@@ -156,3 +156,24 @@ def test_after_a_takeover_frames_go_on_behind_what_the_model_has() -> None:
     images = [relay.payload for relay in tale.stages["seer"].relays if relay.edge == "camera"]
     assert [image.data for image in images] == [b"\x00", b"\x01", b"\x02"]
     tale.check()
+
+
+@pytest.mark.behaviour("X1")
+def test_frames_that_come_again_count_once_among_those_of_their_unit() -> None:
+    tale = DuplexTale()
+    tale.speak(200)
+    most = tale.c.limits.max_unit_frames
+    shown = [msgspec.structs.replace(JPEG, data=bytes([n])) for n in range(most)]
+    tale.late = True
+    for frame in shown:
+        tale.do(InputAppend(audio=b"", frames=(frame,)))
+    tale.stages["seer"].arrive(3)  # the epoch, the sound and one frame
+    for stage in tale.stages.values():
+        stage.coming.clear()
+    tale.c.receive(Resume(tuple(stage.attached() for stage in tale.stages.values()), (), True, tale.checks.seq), tale.now)
+    assert tale.c.input.frames == 1 == tale.c.native.frames
+    for frame in (*shown[1:], JPEG):
+        told = tale.c.receive(InputAppend(audio=b"", frames=(frame,)), tale.now)
+        refused = [one.event for one in told if isinstance(one, Emit) and isinstance(one.event, events.Error)]
+        assert bool(refused) == (frame is JPEG)
+    assert tale.c.input.frames == tale.c.native.frames == most

@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.conversation import commands, events
 from gateway.conversation.commands import AudioOut, ClientCommand, DecisionOut, Frame, InputAppend, OpaqueOut, StageChunk, TextOut, Tick
 from gateway.conversation.config import Overlap, OverlapPatch, SessionConfig, SessionPatch
-from gateway.conversation.effects import CancelOrder, Order, Relay
+from gateway.conversation.early_close import ONSET_MS
+from gateway.conversation.effects import CancelOrder, CloseUnitOrder, Order, Relay, SkipSilenceOrder
 from gateway.graph import Graph
 
-from .duplex import CONFIG, DUPLEX, FORGETFUL, NO_VAD, WORDY, YIELDING, Duplex
+from .duplex import CONFIG, DUPLEX, EAGER, FORGETFUL, NO_VAD, WORDY, YIELDING, Duplex
 from .support import RATE, Voice, names, pcm, state_of
 from .test_machine import Twins
 
@@ -25,6 +26,8 @@ GRAPHS = [
     (DUPLEX, YIELDING),
     (DUPLEX, msgspec.structs.replace(CONFIG, output_modalities=("text",))),
     (FORGETFUL, CONFIG),
+    (EAGER, CONFIG),
+    (EAGER, YIELDING),
     (WORDY, msgspec.structs.replace(CONFIG, overlap=Overlap("interrupt", ("yes", "mhm"), 300))),
 ]
 FRAME = Frame("image/png", b"\x89PNG")
@@ -59,11 +62,22 @@ class NativeInterleavings(RuleBasedStateMachine):
         self.world = DuplexTwins(config, graph=graph)
         self.world.noting = noting
         self.model, self.seen, self.taken = Model(), 0, dict.fromkeys(BEHIND, 0)
+        self.silences: list[tuple[int, int]] = []
+        """On the input timeline, as the detector told."""
         self.obeyed()
 
     def obeyed(self) -> None:
         """Stages hear what was ordered, at once."""
         self.model.obey(self.world.effects[self.seen :])
+        bodies = [effect.body for effect in self.world.effects[self.seen :] if isinstance(effect, Order)]
+        early = [body for body in bodies if isinstance(body, CloseUnitOrder | SkipSilenceOrder)]
+        assert not early or self.world.graph is EAGER
+        for skip in early:
+            if isinstance(skip, SkipSilenceOrder):
+                assert any(start <= skip.start_ms < skip.end_ms <= end - ONSET_MS for start, end in self.silences), (
+                    "no voice is passed over"
+                )
+                assert skip.end_ms - skip.start_ms < self.world.graph.native.unit_ms + 30
         self.seen = len(self.world.effects)
 
     # the client
@@ -193,9 +207,13 @@ class NativeInterleavings(RuleBasedStateMachine):
     # the user, losses, time
 
     @precondition(lambda self: not self.lost("turn"))
-    @rule(kind=st.sampled_from(["speech_started", "speech_stopped"]), back=st.sampled_from([0, 100, 900]))
+    @rule(kind=st.sampled_from(["speech_started", "pause", "speech_resumed", "speech_stopped"]), back=st.sampled_from([0, 100, 200, 900]))
     def decision(self, kind: str, back: int) -> None:
         end = self.world.heard_ms
+        if kind in ("pause", "speech_stopped"):
+            self.silences.append((max(0, end - back), end))
+        elif kind == "speech_resumed" and self.silences:
+            self.silences.append((self.silences[-1][0], max(0, end - back)))
         self.world.chunk("turn", DecisionOut(kind, max(0, end - back), end), epoch=0, response_id="")
         self.obeyed()
 
@@ -262,6 +280,8 @@ class NativeInterleavings(RuleBasedStateMachine):
         units = [event.unit for event in self.world.of(events.UnitDecided) if event.decision != "turn_end"]
         assert units == sorted(set(units)), "no unit is told twice"
         assert c.native.frames <= c.limits.max_unit_frames
+        assert c.native.closing is None or self.world.graph is EAGER
+        assert c.native.boundary_ms <= self.world.heard_ms + 2030, "no unit ends later than a whole one from now"
         numbers = list(c.unit_log.notes)
         assert numbers == list(range(c.unit_log.count - len(numbers), c.unit_log.count)), "an unbroken run"
         assert sorted(f"unit:{number}" for number in numbers) == sorted(name for name in self.world.stored if name.startswith("unit:"))

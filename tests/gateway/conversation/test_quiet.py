@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from gateway.conversation import commands, effects, events
@@ -35,3 +37,9 @@ def test_a_repr_holds_no_words_and_no_sound(struct: object) -> None:
     shown = repr(struct)
     assert SECRET not in shown and "\\x07" not in shown
     assert type(struct).__name__ in shown
+
+
+def test_what_is_kept_by_the_thousand_is_nothing_to_the_collector() -> None:
+    audio = effects.InputAudio(SOUND, 40, AudioFormat(), 0)
+    relay = effects.Relay("asr", "client", 40, 0, "input", 0, 0, "", audio)
+    assert not any(gc.is_tracked(each) for each in (AudioFormat(), audio, relay, ITEM, events.ItemAdded(ITEM, None)))

@@ -94,6 +94,13 @@ def test_silence_is_asked_for_in_a_turn_of_the_model() -> None:
     assert append.payload.control == pb.Control(kind=pb.Control.KIND_CONTINUE, start_ms=2300)
 
 
+def test_a_unit_is_closed_early_and_silence_passed_over_on_the_lane_of_input() -> None:
+    close, skip = order(fx.CloseUnitOrder(2300, 6)).append, order(fx.SkipSilenceOrder(1300, 1500, 6)).append
+    assert close.payload.control == pb.Control(kind=pb.Control.KIND_CLOSE_UNIT, start_ms=2300)
+    assert skip.payload.control == pb.Control(kind=pb.Control.KIND_SKIP_SILENCE, start_ms=1300, end_ms=1500)
+    assert {(each.lane, each.input_generation, each.edge) for each in (close, skip)} == {(pb.LANE_INPUT, 6, "core")}
+
+
 def test_what_a_native_model_says_has_its_turn_and_its_units() -> None:
     label = pb.Label(epoch=2, turn=5, response_id="t5")
     decision = pb.Payload(decision=pb.Decision(kind=pb.Decision.KIND_SPEAK, t_ms=100, decided_at_ms=1100))
