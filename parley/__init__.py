@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from .client import (
     AtCapacity,
+    BadPicture,
     ConnectError,
     ConnectionLost,
     EventsLost,
@@ -36,6 +37,7 @@ from .client import (
 
 __all__ = [
     "AtCapacity",
+    "BadPicture",
     "ConnectError",
     "ConnectionLost",
     "EventsLost",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import events
 from .errors import (
     AtCapacity,
+    BadPicture,
     ConnectError,
     ConnectionLost,
     EventsLost,
@@ -26,6 +27,7 @@ from .session import Session, connect
 
 __all__ = [
     "AtCapacity",
+    "BadPicture",
     "ConnectError",
     "ConnectionLost",
     "EventsLost",

@@ -11,6 +11,7 @@
         ResumeFailed        it could not be resumed, either; error_code says why
         TakenOver           another connection has the session now
       OutageTooLong         the connection is away for longer than what is said can be kept
+      BadPicture            what was to be shown is no picture, or too large a one; nothing was sent
       RequestFailed         the server refused what was asked of it
       EventsLost            a reply is not whole: the server could not keep some of its events
       SessionClosed         the session was used after its end
@@ -88,6 +89,14 @@ class OutageTooLong(ParleyError):
     def __init__(self, kept_ms: int) -> None:
         super().__init__(f"the connection is away for longer than the {kept_ms} ms that are kept")
         self.accepted_bytes = 0
+
+
+class BadPicture(ParleyError):
+    """What was to be shown is no picture, or too large a one: nothing was sent. `param` names the argument at fault."""
+
+    def __init__(self, param: str, why: str) -> None:
+        super().__init__(f"{param} {why}")
+        self.param, self.why = param, why
 
 
 class RequestFailed(ParleyError):

@@ -289,10 +289,11 @@ class Durability(Event, frozen=True, tag="session.durability"):
 
 
 class InputLost(Event, frozen=True):
-    """Found at a resume: the server lacks more of what was said than the client still keeps. Both go on after it."""
+    """Found at a resume: the server lacks more of what was said and shown than the client still keeps. Both go on after it."""
 
     samples: int
     commands: int
+    frames: int = 0
 
 
 class Unread(Event, frozen=True):

@@ -26,8 +26,12 @@ class Limits(Struct, frozen=True):
     """A connection that lasted this long was a good one: the next loss begins anew."""
     audio_ring_ms: int = 30_000
     """Sent audio that is kept to be sent again; and the audio that an outage may hold back, before sending raises OutageTooLong."""
+    frame_ring_bytes: int = 8 * 1024 * 1024
+    """The same for camera frames."""
     command_log_bytes: int = 4 * 1024 * 1024
     """The same for all other client events."""
+    picture_bytes: int = 200 * 1024
+    """Largest file of a camera frame: what a server takes that is not set up otherwise (`max_image_bytes` of its capabilities)."""
     ack_interval_s: float = 1.0
     """The server is told at least this often what was taken, so that it can forget it."""
     ack_events: int = 64

@@ -13,15 +13,18 @@ import msgspec
 from . import events
 from .acks import Acks
 from .connection import Connection, Dialer
+from .entries import AudioFormat, Done
 from .errors import ConnectionLost, OutageTooLong, ParleyError, ProtocolError, ResumeFailed, SessionClosed, TakenOver
 from .inbox import Inbox, Lane
-from .outbox import AudioFormat, Done, Outbox
+from .outbox import Outbox
 from .resumption import COMES_BACK, Resumption, Return
 
 State = Literal["connected", "reconnecting", "ended"]
 OnState = Callable[[State], None]
 
 TAKEN_OVER = "session_taken_over"
+UNREADABLE = "input_refused"
+"""The model could not read what the server had taken: it counts."""
 _OF_THE_LINE = (events.Resumed, events.Replaced, events.Durability)
 """Told of the connection: in the place of no event of the session."""
 
@@ -65,6 +68,15 @@ class Link:
             done = self._done()
             if not self._outbox.add_audio(event_id, pcm, done):
                 return
+        if done is not None:
+            await done
+
+    async def show(self, event_id: str, picture: bytes, max_slices: int) -> None:
+        """The same for a camera frame."""
+        async with self._turn:
+            await self._room()
+            done = self._done()
+            self._outbox.add_picture(event_id, picture, max_slices, done)
         if done is not None:
             await done
 
@@ -118,8 +130,10 @@ class Link:
         if self._resumed is not None:
             # the replay tells which of our audio was refused, and so what the server's count means
             await self._replayed.wait()
-            if (missing := self._outbox.rewind(self._resumed.input_samples, self._resumed.client_seq)) is not None:
-                self.inbox.add(events.InputLost(samples=missing.samples, commands=missing.commands), None, 0)
+            at = self._resumed
+            if (missing := self._outbox.rewind(at.input_samples, at.client_seq, at.input_frames)) is not None:
+                lost = events.InputLost(samples=missing.samples, commands=missing.commands, frames=missing.frames)
+                self.inbox.add(lost, None, 0)
             self._writing = True
             self._changed.set()
         with contextlib.suppress(ConnectionLost, SessionClosed):  # the reader hears of it, too
@@ -223,7 +237,7 @@ class Link:
         """Drops what was received before, tells of what is missing."""
         number = events.number(event)
         match event:
-            case events.Error(error=error) if error.event_id:
+            case events.Error(error=error) if error.event_id and error.code != UNREADABLE:
                 self._outbox.refused(error.event_id)
             case events.Replaced():
                 self._replaced = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,59 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from .entries import COMMAND_OVERHEAD_BYTES, Audio, AudioFormat, Command, Done, Entry, Picture, finish, pictures_in
 from .limits import Limits
 
-COMMAND_OVERHEAD_BYTES = 256
-"""Counted for each command besides its text."""
-_G711 = ("audio/pcmu", "audio/pcma")
 _ENDS_BUFFER = ("input_audio_buffer.commit", "input_audio_buffer.clear")
-
-Done = asyncio.Future[None]
-
-
-class AudioFormat(Struct, frozen=True):
-    """How many bytes a sample has, and samples a second."""
-
-    sample_bytes: int = 2
-    rate: int = 24_000
-
-    @classmethod
-    def of(cls, session: Mapping[str, Any]) -> AudioFormat | None:
-        """The input format of a GA session, or of what an update changes in it; None when it names none."""
-        try:
-            told = session["audio"]["input"]["format"]
-            kind, rate = told["type"], told.get("rate")
-        except (KeyError, TypeError, AttributeError):
-            return None
-        return cls(1, 8_000) if kind in _G711 else cls(2, rate if isinstance(rate, int) and rate > 0 else 24_000)
-
-
-class Audio(Struct):
-    """Whole samples. `done` ends when they were written, or are kept for a later connection."""
-
-    event_id: str
-    pcm: bytes
-    duration_us: int
-    done: Done | None = None
-
-    def frame(self) -> str:
-        return f'{{"type":"input_audio_buffer.append","event_id":"{self.event_id}","audio":"{b64encode(self.pcm).decode("ascii")}"}}'
-
-
-class Command(Struct):
-    """Anything but audio. `new_format` holds for the audio after it, unless the server refuses it."""
-
-    event_id: str
-    number: int
-    text: str
-    new_format: AudioFormat | None = None
-    done: Done | None = None
-
-    def frame(self) -> str:
-        return self.text
-
-
-Entry = Audio | Command
 
 
 class Missing(Struct, frozen=True):
@@ -71,10 +21,14 @@ class Missing(Struct, frozen=True):
 
     samples: int
     commands: int
+    frames: int
+
+    def __bool__(self) -> bool:
+        return bool(self.samples or self.commands or self.frames)
 
 
 class Outbox:
-    """One queue for audio and commands. A session that cannot be resumed `keeps` nothing of what was written, and numbers nothing."""
+    """One queue for all that is said. A session that cannot be resumed `keeps` nothing of what was written, and numbers nothing."""
 
     def __init__(self, input_format: AudioFormat, limits: Limits, *, keeps: bool) -> None:
         self._limits, self._keeps = limits, keeps
@@ -89,11 +43,16 @@ class Outbox:
     @property
     def held_bytes(self) -> int:
         """Size of everything that is kept or waits."""
-        return sum(len(entry.pcm if isinstance(entry, Audio) else entry.text) for entry in (*self._kept.entries, *self._waiting.entries))
+        return sum(entry.size for entry in (*self._kept.entries, *self._waiting.entries))
 
     def has_room(self) -> bool:
         """Whether more may wait."""
-        return self._waiting.audio_us < self._limits.audio_ring_ms * 1000 and self._waiting.command_bytes < self._limits.command_log_bytes
+        waiting, limits = self._waiting, self._limits
+        return (
+            waiting.audio_us < limits.audio_ring_ms * 1000
+            and waiting.command_bytes < limits.command_log_bytes
+            and waiting.picture_bytes < limits.frame_ring_bytes
+        )
 
     def add_audio(self, event_id: str, pcm: bytes, done: Done | None = None) -> bool:
         """Queues audio; half a sample waits for its other half. False when there is no whole sample yet."""
@@ -105,6 +64,10 @@ class Outbox:
             self._add(Audio(event_id, pcm, duration_us, done))
         return bool(pcm)
 
+    def add_picture(self, event_id: str, data: bytes, max_slices: int, done: Done | None = None) -> None:
+        """Queues a camera frame."""
+        self._add(Picture(event_id, data, max_slices, done))
+
     def add_command(self, type: str, event_id: str, fields: Mapping[str, Any], done: Done | None = None) -> None:
         """Queues any other event, under the next number."""
         number = {"client_seq": self._commands + 1} if self._keeps else {}
@@ -114,7 +77,8 @@ class Outbox:
         if new_format or type in _ENDS_BUFFER:
             self._spare = b""
         self._format = new_format or self._format
-        self._add(Command(event_id, self._commands, text, new_format, done))
+        pictures = pictures_in(fields) if type == "conversation.item.create" else 0
+        self._add(Command(event_id, self._commands, text, new_format, pictures, done))
 
     def _add(self, entry: Entry) -> None:
         self._waiting.append(entry)
@@ -129,55 +93,60 @@ class Outbox:
 
     def written(self, entry: Entry) -> None:
         """This was the head, and is written now."""
-        _finish(entry)
+        finish(entry)
         if self.head() is not entry:
             return  # refused while it was being written
         self._waiting.popleft()
         if self._keeps:
             self._kept.append(entry)
-            while self._kept.audio_us > self._limits.audio_ring_ms * 1000 or self._kept.command_bytes > self._limits.command_log_bytes:
+            while self._kept.exceeds(self._limits):
                 self._begin = self._begin.after((self._kept.popleft(),))
 
     def refused(self, event_id: str) -> None:
-        """The server refused this: its samples do not count, its format does not hold."""
+        """The server took nothing of this: its samples and pictures do not count, its format does not hold."""
         for queue in (self._kept, self._waiting):
             for entry in queue.entries:
                 if entry.event_id != event_id:
                     continue
-                if isinstance(entry, Audio):
+                if not isinstance(entry, Command):
                     queue.remove(entry)
-                    _finish(entry)
-                elif entry.new_format:
-                    entry.new_format = None
+                    finish(entry)
+                else:
+                    entry.new_format, entry.pictures = None, 0
                     self._format = self._begin.after((*self._kept.entries, *self._waiting.entries)).format
                 return
 
-    def rewind(self, input_samples: int, client_seq: int) -> Missing | None:
+    def rewind(self, input_samples: int, client_seq: int, input_frames: int = 0) -> Missing | None:
         """What the server lacks waits to be written again, in its old order.
 
         input_samples: how many samples the server has, each counted at the rate at which it came. client_seq: the last command obeyed.
+        input_frames: how many camera frames it has.
         """
         entries = deque((*self._kept.entries, *self._waiting.entries))
         first_command = next((one.number for one in entries if isinstance(one, Command)), self._commands + 1)
         known = list(_until_obeyed_format(entries, client_seq))
         mark = self._begin.after(known)
-        missing = Missing(max(mark.samples - input_samples, 0), max(first_command - 1 - client_seq, 0))
+        lost_samples = max(mark.samples - input_samples, 0)
+        server = _Mark(mark.format, input_samples, input_frames)
         needed: list[Entry] = []
-        for entry, has_it in _sorted_out(entries, mark, input_samples, client_seq):
+        for entry, has_it in _sorted_out(entries, mark, server, client_seq):
             (known if has_it else needed).append(entry)
         for entry in known:
-            _finish(entry)
-        if self._begin.after(known) != _Mark(mark.format, input_samples):
-            self._begin, known = _Mark(mark.format, input_samples), []  # the counts went apart: from here they agree again
+            finish(entry)
+        had = self._begin.after(known)
+        # a command that was obeyed is not said again, though its pictures may be gone
+        missing = Missing(lost_samples, max(first_command - 1 - client_seq, 0), max(had.frames - input_frames, 0))
+        if had != server:
+            self._begin, known = server, []  # the counts went apart: from here they agree again
         # what the server has is kept as well: a stage that is placed anew may lack it again
         self._kept, self._waiting = _Queue(known), _Queue(needed)
         self.filled.set()
-        return missing if missing.samples or missing.commands else None
+        return missing or None
 
     def release(self, error: BaseException | None = None) -> None:
         """Nobody waits for a write any more: what waits is kept for the next connection, or `error` ended it all."""
         for entry in self._waiting.entries:
-            _finish(entry, error)
+            finish(entry, error)
 
 
 class _Queue:
@@ -185,7 +154,7 @@ class _Queue:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: deque[Entry] = deque()
-        self.audio_us = self.command_bytes = 0
+        self.audio_us = self.command_bytes = self.picture_bytes = 0
         for entry in entries:
             self.append(entry)
 
@@ -202,28 +171,43 @@ class _Queue:
         self.entries.remove(entry)
         self._weigh(entry, -1)
 
+    def exceeds(self, limits: Limits) -> bool:
+        """Whether more is here than may be kept."""
+        return (
+            self.audio_us > limits.audio_ring_ms * 1000
+            or self.command_bytes > limits.command_log_bytes
+            or self.picture_bytes > limits.frame_ring_bytes
+        )
+
     def _weigh(self, entry: Entry, sign: int) -> None:
-        if isinstance(entry, Audio):
-            self.audio_us += sign * entry.duration_us
-        else:
-            self.command_bytes += sign * (len(entry.text) + COMMAND_OVERHEAD_BYTES)
+        match entry:
+            case Audio():
+                self.audio_us += sign * entry.duration_us
+            case Picture():
+                self.picture_bytes += sign * entry.size
+            case Command():
+                self.command_bytes += sign * (entry.size + COMMAND_OVERHEAD_BYTES)
 
 
 class _Mark(Struct, frozen=True):
-    """A position in the client's audio: samples so far, each counted at the rate at which it came."""
+    """A position in what the client says: samples so far, each counted at the rate at which it came, and camera frames."""
 
     format: AudioFormat
     samples: int = 0
+    frames: int = 0
 
     def after(self, entries: Iterable[Entry]) -> _Mark:
         """The position after these."""
-        held, samples = self.format, self.samples
+        held, samples, frames = self.format, self.samples, self.frames
         for entry in entries:
-            if isinstance(entry, Audio):
-                samples += len(entry.pcm) // held.sample_bytes
-            elif entry.new_format:
-                held = entry.new_format
-        return _Mark(held, samples)
+            match entry:
+                case Audio():
+                    samples += len(entry.pcm) // held.sample_bytes
+                case Picture():
+                    frames += 1
+                case Command():
+                    held, frames = entry.new_format or held, frames + entry.pictures
+        return _Mark(held, samples, frames)
 
 
 def _until_obeyed_format(entries: deque[Entry], client_seq: int) -> Iterator[Entry]:
@@ -233,28 +217,22 @@ def _until_obeyed_format(entries: deque[Entry], client_seq: int) -> Iterator[Ent
         yield entries.popleft()
 
 
-def _sorted_out(entries: Iterable[Entry], begin: _Mark, input_samples: int, client_seq: int) -> Iterator[tuple[Entry, bool]]:
+def _sorted_out(entries: Iterable[Entry], begin: _Mark, server: _Mark, client_seq: int) -> Iterator[tuple[Entry, bool]]:
     """Each entry, from begin on, with whether the server has it; audio of which it has a part is cut in two."""
     mark = begin
     for entry in entries:
-        if isinstance(entry, Command):
-            yield entry, entry.number <= client_seq
-        else:
-            # audio behind a change of format that the server has not obeyed was not heard
-            had = max(input_samples - mark.samples, 0) * mark.format.sample_bytes if mark.format == begin.format else 0
-            if 0 < had < len(entry.pcm):
-                first_us = entry.duration_us * had // len(entry.pcm)
-                yield Audio(entry.event_id, entry.pcm[:had], first_us), True
-                yield Audio(entry.event_id, entry.pcm[had:], entry.duration_us - first_us, entry.done), False
-            else:
-                yield entry, had > 0
+        match entry:
+            case Command():
+                yield entry, entry.number <= client_seq
+            case Picture():
+                yield entry, mark.frames < server.frames
+            case Audio():
+                # audio behind a change of format that the server has not obeyed was not heard
+                had = max(server.samples - mark.samples, 0) * mark.format.sample_bytes if mark.format == begin.format else 0
+                if 0 < had < len(entry.pcm):
+                    first_us = entry.duration_us * had // len(entry.pcm)
+                    yield Audio(entry.event_id, entry.pcm[:had], first_us), True
+                    yield Audio(entry.event_id, entry.pcm[had:], entry.duration_us - first_us, entry.done), False
+                else:
+                    yield entry, had > 0
         mark = mark.after((entry,))
-
-
-def _finish(entry: Entry, error: BaseException | None = None) -> None:
-    if entry.done is None or entry.done.done():
-        return
-    if error:
-        entry.done.set_exception(error)
-    else:
-        entry.done.set_result(None)

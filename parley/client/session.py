@@ -16,6 +16,7 @@ from .events import Error, Event, Response, SessionCreated, SessionUpdated, deco
 from .inbox import REQUEST_KEY, Lane
 from .limits import Limits
 from .link import Link, OnState
+from .pictures import check_picture
 from .reply import Reply, Request
 
 MAX_APPEND_BYTES = 256 * 1024
@@ -53,8 +54,8 @@ class Session:
     What cannot be made good is told by an event: `ResyncRequired`, `InputLost`.
     """
 
-    def __init__(self, link: Link, created: SessionCreated) -> None:
-        self._link = link
+    def __init__(self, link: Link, created: SessionCreated, limits: Limits) -> None:
+        self._link, self._limits = link, limits
         self._sent = 0
         self.config: dict[str, Any] = created.session
         """The effective configuration, as the server last told it."""
@@ -69,7 +70,7 @@ class Session:
                 first = decode(await connection.receive())
             match first:
                 case SessionCreated():
-                    return cls(Link(dialer, connection, first, on_state), first)
+                    return cls(Link(dialer, connection, first, on_state), first, dialer.limits)
                 case Error(error=error):
                     raise Refused(error.message, code=error.code or "")
             raise ProtocolError("the server's first event is not session.created")
@@ -113,6 +114,18 @@ class Session:
             except OutageTooLong as error:
                 error.accepted_bytes = start
                 raise
+
+    async def see(self, picture: bytes, *, max_slices: int | None = None) -> str:
+        """Shows a native model that sees a camera frame, the bytes of a JPEG or PNG file: it was taken where the audio sent so far ends.
+
+        max_slices: into how many details, 1 to 9, the model may cut it; None leaves it to the model. Returns the client event's id; an
+        `events.Error` names it when the server refuses it (such as too_many_frames of one unit). Kept and sent again like audio. Raises
+        BadPicture and has sent nothing, or OutageTooLong, ConnectionLost or SessionClosed.
+        """
+        check_picture(picture, max_slices, self._limits.picture_bytes)
+        event_id = self._new_event_id()
+        await self._link.show(event_id, picture, max_slices or 0)
+        return event_id
 
     async def commit(self) -> str:
         """Ends the user's turn (push to talk). Returns the client event's id, as all commands do: an `events.Error` names it."""

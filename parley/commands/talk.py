@@ -52,9 +52,7 @@ def talk(
     ] = None,
     frames: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="JPEG or PNG file, or a folder of them, shown to a model that sees: one a second, the last again. Repeatable."
-        ),
+        typer.Option(help="JPEG or PNG file, or a folder of them, shown to a model that sees: one a second, the last again. Repeatable."),
     ] = None,
 ) -> None:
     """Speaks a recording at real-time pace; prints what is heard and answered, and a latency table.

@@ -14,12 +14,11 @@ torch = pytest.importorskip("torch")
 from parley_stage.v1 import stage_pb2  # noqa: E402
 
 from minicpmo45.config import tiny  # noqa: E402
-from stage_kit import InvalidConfig, Label  # noqa: E402
+from stage_kit import InvalidConfig  # noqa: E402
 from talker_svc.minicpmo45.thoughts import BadThought, words  # noqa: E402
 from tests.vocoder_svc.minicpmo45.test_voices import ROOM, Holder, Maker  # noqa: E402
 from thinker_svc.minicpmo45.voice import chosen_voice as prefix_voice  # noqa: E402
 from vocoder_svc.minicpmo45.configuration import chosen_voice as spoken_voice  # noqa: E402
-from vocoder_svc.minicpmo45.stream import Stream  # noqa: E402
 from vocoder_svc.minicpmo45.voices import Voices, VoicesFull  # noqa: E402
 
 
@@ -50,15 +49,6 @@ def test_a_thought_has_so_many_tokens_and_not_one_more() -> None:
     with pytest.raises(BadThought) as caught:
         words(thought(9), config, 8)
     assert caught.value.param == "thought.token_ids"
-
-
-@pytest.mark.behaviour("X14")
-def test_what_waits_of_a_response_is_counted_code_by_code() -> None:
-    stream, label = Stream(), Label(1, 1, "t1")
-    turn = stream.push(label, [1] * 70, last=False)
-    assert turn is not None and turn.waiting == 70
-    stream.push(label, [1], last=False)
-    assert turn.waiting == 71
 
 
 @pytest.mark.behaviour("X14")

@@ -258,9 +258,7 @@ def write_network(file: Path, shape: list[Any], *, kind: str = "FLOAT", scale: f
         ([1, "T", "F"], {}, ""),
     ],
 )
-def test_a_network_of_another_shape_or_with_bad_numbers(
-    shape: list[Any], options: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_a_network_of_another_shape_or_with_bad_numbers(shape: list[Any], options: dict[str, Any], why: str, tmp_path: Path) -> None:
     write_network(tmp_path / "some.onnx", shape, **options)
     if not why:
         networks.try_speaker_model(tmp_path / "some.onnx", 80)

@@ -68,6 +68,15 @@ def check_turn(line: Line, response: dict[str, Any], turn: int, units: int, befo
     assert np.array_equal(heard, ramp(line.session_id, 0, len(heard)))
 
 
+def recited(line: Line, response: dict[str, Any], units: int = 2) -> tuple[str, str]:
+    """Before its own words the first turn of a new model says what it was told of the time before: the recap, and the words of the log."""
+    text, own = line.transcript(response["id"]), words(line.session_id, 1, units)
+    assert response["status"] == "completed" and text.endswith(own)
+    before, stroke, logged = text.removesuffix(own).partition("/")
+    assert stroke, "it was told of its units"
+    return before.strip(), logged.strip()
+
+
 def check_begun(line: Line, response_id: str) -> int:
     """A turn that was cut off: what came is the exact beginning of it. Returns its milliseconds."""
     heard = np.frombuffer(line.audio(response_id), "<i2")

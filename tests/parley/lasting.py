@@ -89,15 +89,18 @@ class House:
         self.journal: list[dict[str, Any]] = []
         self.kept_events = journal_events
         self.said: list[bytes | tuple[int, str]] = []
-        """What reached the model: audio, and (client_seq, type) of commands."""
+        """What reached the model: audio, (client_seq, type) of commands, and (-number, base64) of camera frames."""
         self.sample_bytes = 2
         self.samples = self.client_seq = self.appends = 0
         self.refused_appends: set[int] = set()
+        self.unreadable_frames: set[int] = set()
         self.refused_updates: set[int] = set()
         self.replay_after_turns = 0
         """Turns of the event loop between `session.resumed` and what is replayed."""
         self.lag_samples = 0
         """Of the last audio that is lost with a connection."""
+        self.lag_frames = 0
+        """Of the last camera frames, likewise, as far as no command came after them."""
         self.tokens: list[str] = [secrets.token_urlsafe(32)]
         self.tokens_seen: list[str] = []
         self.acks: list[int] = []
@@ -149,12 +152,17 @@ class House:
             await self.update(message)
 
     async def hear(self, message: dict[str, Any], wire: Wire) -> None:
-        audio = base64.b64decode(message["audio"], validate=True)
-        assert audio and len(audio) % self.sample_bytes == 0
+        audio, frames = base64.b64decode(message["audio"], validate=True), message.get("video_frames", [])
+        assert (audio or frames) and len(audio) % self.sample_bytes == 0
         self.appends += 1
         if self.appends in self.refused_appends:
             await self.tell("error", error={"type": "invalid_request_error", "code": "no", "message": "", "event_id": message["event_id"]})
             return
+        for frame in frames:
+            self.said.append((-self.frames - 1, frame))
+            if self.frames + 1 in self.unreadable_frames:
+                error = {"type": "invalid_request_error", "code": "input_refused", "message": "", "event_id": message["event_id"]}
+                await self.tell("error", error=error)
         if wire.halves():
             audio = audio[: len(audio) // self.sample_bytes // 2 * self.sample_bytes]
         if audio:
@@ -250,8 +258,22 @@ class House:
                 await wire.send(self.journal[wire.cursor - 1])
         await wire.socket.send(json.dumps({"type": "session.replaced", "event_id": "event_1_u1"}))
 
+    @property
+    def frames(self) -> int:
+        return len(self.shown)
+
+    @property
+    def shown(self) -> list[str]:
+        """The camera frames, in base64."""
+        return [one[1] for one in self.said if not isinstance(one, bytes) and one[0] < 0]
+
     def lose(self) -> None:
-        """What no stage had of the last audio is gone with the connection."""
+        """What no stage had of the last audio and frames is gone with the connection."""
+        for _ in range(self.lag_frames):
+            since = max((at for at, one in enumerate(self.said) if not isinstance(one, bytes) and one[0] > 0), default=-1)
+            frames = [at for at, one in enumerate(self.said) if at > since and not isinstance(one, bytes)]
+            if frames:
+                del self.said[frames[-1]]
         lost = self.lag_samples * self.sample_bytes
         while lost > 0 and self.said and isinstance(last := self.said[-1], bytes):
             kept = last[: max(len(last) - lost, 0)]
@@ -294,7 +316,8 @@ class House:
             )
         await wire.send({
             "type": "session.resumed", "event_id": "event_1_u2", "session": {"id": "sess_1"}, "resume_token": self.tokens[-1],
-            "seq": len(self.journal), "input_samples": self.samples, "client_seq": self.client_seq, "first_seq": wire.cursor + 1,
+            "seq": len(self.journal), "input_samples": self.samples, "input_frames": self.frames, "client_seq": self.client_seq,
+            "first_seq": wire.cursor + 1,
         })  # fmt: skip
 
     async def until(self, true: Callable[[], bool]) -> None:

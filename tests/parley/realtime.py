@@ -119,6 +119,13 @@ class Ears:
         await speak_reply(peer, "What is it?", self._answer, self._reply)
         await peer.read_on()
 
+    async def deaf(self, peer: Peer) -> None:
+        """Never answers."""
+        await peer.welcome()
+        await peer.next()
+        await peer.emit("session.updated", session=SESSION)
+        await peer.read_on()
+
     async def _take(self, peer: Peer) -> bytes | None:
         event = await peer.next()
         if event["type"] != "input_audio_buffer.append":

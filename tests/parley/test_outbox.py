@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parley import Limits
-from parley.client.outbox import AudioFormat, Outbox
+from parley.client.entries import AudioFormat
+from parley.client.outbox import Outbox
 
 from .lasting import signal
 

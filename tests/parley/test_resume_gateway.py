@@ -164,7 +164,7 @@ async def test_talk_cuts_its_own_connection_and_the_answer_is_whole(house: House
     pcm = voice("talk", 0, 24_000).astype("<i2").tobytes()
     with (tmp_path / "screen").open("w") as file:
         console = Console(file=file, width=200, soft_wrap=True)
-        assert await hold(Server(house.http), Recording(pcm, 1000), tmp_path / "reply.wav", "manual", console, 20, cut_after_ms=0)
+        assert (await hold(Server(house.http), Recording(pcm, 1000), tmp_path / "reply.wav", "manual", console, 20, cut_after_ms=0)).spoke
     screen = (tmp_path / "screen").read_text()
     assert "resumed" in screen
     assert "none missing, none twice" in screen
