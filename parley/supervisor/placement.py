@@ -10,7 +10,7 @@ from .errors import NoSuchCard
 from .machine import Machine
 from .mps import CONTROL, PIPES
 
-DEVICE, VISIBLE = "PARLEY_DEVICE", "CUDA_VISIBLE_DEVICES"
+DEVICE, VISIBLE, BESIDE = "PARLEY_DEVICE", "CUDA_VISIBLE_DEVICES", "PARLEY_STAGES_ON_CARD"
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 
 
@@ -54,6 +54,8 @@ def place(wanted: Mapping[str, str], machine: Machine, gpus: Sequence[str] = (),
         names = [name for name, device in wanted.items() if device == AUTO]
         said.append(f"no GPU was found: {_listed(names)} {'run' if names[1:] else 'runs'} on the CPU")
     for card, names in _by_card(cards).items():
+        for name in names:
+            env[name][BESIDE] = ",".join(names)
         who = f"{_listed(names)} share {_called(card, machine)}"
         slices = f"{who} by time slices, so that real time is kept for fewer sessions"
         if not names[1:]:

@@ -26,7 +26,8 @@ def test_without_a_gpu_all_run_on_the_cpu() -> None:
 @pytest.mark.parametrize("wanted", [NATIVE, ON_GPU])
 def test_one_card_is_shared_through_mps(wanted: dict[str, str]) -> None:
     placed = place(wanted, Machine(cards=ONE, control=CONTROL))
-    assert placed.env == {name: {"PARLEY_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": "GPU-a"} for name in NATIVE}
+    own = {"PARLEY_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": "GPU-a", "PARLEY_STAGES_ON_CARD": "thinker,talker,vocoder"}
+    assert placed.env == dict.fromkeys(NATIVE, own)
     [sharing] = placed.sharings
     assert (sharing.card, sharing.services, sharing.env) == ("GPU-a", ("thinker", "talker", "vocoder"), {})
     assert (sharing.said, sharing.otherwise) == ("thinker, talker and vocoder share GPU 0 through MPS", SLICES)
@@ -63,6 +64,7 @@ def test_a_daemon_that_is_named_and_does_not_answer_is_said_and_none_is_started(
 def test_each_has_its_own_card_where_there_are_enough() -> None:
     placed = place(NATIVE, Machine(cards=THREE, control=CONTROL))
     assert [env["CUDA_VISIBLE_DEVICES"] for env in placed.env.values()] == list(THREE)
+    assert [env["PARLEY_STAGES_ON_CARD"] for env in placed.env.values()] == list(NATIVE), "each plans for itself alone"
     assert placed.said == ("thinker has GPU 0", "talker has GPU 1", "vocoder has GPU 2")
     assert placed.sharings == ()
     [sharing] = place(NATIVE, Machine(cards=THREE[:2], control=CONTROL)).sharings
