@@ -20,9 +20,10 @@ from stage_kit import Append, Card, Engine, InvalidConfig, Label, SessionOver, S
 from stage_kit.logs import logger
 from thinker_svc.minicpmo45.camera import refuse
 from thinker_svc.minicpmo45.configuration import SessionConfig, frozen_changes, session_config
-from thinker_svc.minicpmo45.model import Row, ThinkerModel
+from thinker_svc.minicpmo45.model import ThinkerModel
 from thinker_svc.minicpmo45.perception import Perception
 from thinker_svc.minicpmo45.prefixes import Prefixes
+from thinker_svc.minicpmo45.row import Row
 from thinker_svc.minicpmo45.sampler import Sampling
 from thinker_svc.minicpmo45.script import Script
 from thinker_svc.minicpmo45.session import Overflow, Session
@@ -34,8 +35,10 @@ from thinker_svc.minicpmo45.unit import UnitRules
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from thinker_svc.minicpmo45.voice import named_voices
 from torch_kit.draws import session_seed
+from torch_kit.faults import device_lost
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PAGE, PagePool
+from torch_kit.tiles import Tiling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ERROR = stage_pb2.StageError
@@ -71,7 +74,7 @@ class MiniCpmThinkerEngine(Engine):
             unit_ms=UNIT_MS,
             kv_bytes=settings.slots * session,
             kv_bytes_per_session=session,
-            capabilities=("frames", "continuation", "recap", "unit_log"),
+            capabilities=("frames", "continuation", "early_close", "recap", "unit_log"),
         )
         self._rows = list(range(settings.slots - 1, -1, -1))
         self._prefixes = Prefixes()
@@ -82,7 +85,8 @@ class MiniCpmThinkerEngine(Engine):
         self._stepper: Stepper
 
     def load(self) -> None:
-        """Reads the weights and takes the memory of all sessions. Raises CheckpointError, WeightError and BadScript."""
+        """Reads the weights and takes the memory of all sessions. Raises CheckpointError, WeightError, BadScript, and ValueError:
+        the kernels do not serve the device."""
         settings, config = self._settings, self._config
         log.info("memory plan", **self._plan)
         weights = thinker_weights(settings.checkpoint, self._device, self._dtype)
@@ -97,9 +101,13 @@ class MiniCpmThinkerEngine(Engine):
             dtype=self._dtype,
             device=self._device,
         )
-        self._model = ThinkerModel(weights, config.llm, self._vocabulary, self._pool, settings.slots, script, plain=settings.plain)
+        tiling = Tiling(pages=self._reserve, rows=settings.slots) if settings.kernels == "fused" else None
+        self._model = ThinkerModel(
+            weights, config.llm, self._vocabulary, self._pool, settings.slots, script, plain=settings.plain, tiling=tiling
+        )
         self._perception = Perception(weights, config, settings.slots)
-        self._stepper = Stepper(self._model, self._perception, self._prefixes, config.vision.queries, self._clock)
+        queries = config.vision.queries
+        self._stepper = Stepper(self._model, self._perception, self._prefixes, queries, self._clock, draft=settings.draft)
         self._warm_up()
 
     def validate(self, config: dict[str, Any]) -> SessionConfig:
@@ -160,8 +168,8 @@ class MiniCpmThinkerEngine(Engine):
         if kind == "image":
             seen = session.unit.pictures if session.unit is not None and not session.unit.decoding else 0
             session.camera.receive(slot, append, session.gather, seen, self._threads, self._config.vision, session.config.max_slices)
-        elif kind == "control" and append.payload is not None and append.payload.control.kind == stage_pb2.Control.KIND_CONTINUE:
-            self._continue(slot, session, append)
+        elif kind == "control" and append.payload is not None:
+            self._obey(slot, session, append, append.payload.control)
 
     def cleared(self, slot: Slot) -> None:
         """Forgets sound and frames that no unit has."""
@@ -178,6 +186,10 @@ class MiniCpmThinkerEngine(Engine):
 
     def failed(self, slot: Slot, label: Label) -> None:
         """Nothing to drop: a step that failed left the session as it was."""
+
+    def fatal(self, error: Exception) -> bool:
+        """See `device_lost`."""
+        return device_lost(error)
 
     def ready(self, slot: Slot) -> float | None:
         """Monotonic second by which its next tokens should be fed."""
@@ -206,7 +218,8 @@ class MiniCpmThinkerEngine(Engine):
         self._model.step([Row(0, table.append(AUDIO_ROWS), audio_rows().ids, (silence,), 0, opens=False)])
         self._model.step([Row(0, table.append(1), np.array([tokens.speak], np.int64), unit=0)])
         table.release()
-        self._model.warm_up(self._settings.slots, session_pages(min(self._settings.warm_tokens, self._settings.window_tokens)))
+        pages = session_pages(min(self._settings.warm_tokens, self._settings.window_tokens))
+        self._model.warm_up(self._settings.slots, pages, draft=self._settings.draft)
 
     def _tune(self, slot: Slot, config: SessionConfig) -> None:
         seed = session_seed(slot.session_id) if config.seed is None else config.seed
@@ -224,15 +237,19 @@ class MiniCpmThinkerEngine(Engine):
             why = f"more than {self._settings.input_s:g} s of sound wait"
             raise SessionOver(slot, why, code=_ERROR.CODE_LIMIT_EXCEEDED, param="input_s")
 
-    def _continue(self, slot: Slot, session: Session, append: Append) -> None:
-        """Closes the open unit with silence, if it is asked for the turn that is in progress and real sound did not complete the unit that
-        ends at `start_ms` first."""
-        label, turn = append.label, session.turn_label
-        assert append.payload is not None
-        if turn is None or label.epoch != slot.epoch or label.turn != turn.turn or session.gather.waiting:
-            return
-        if append.payload.control.start_ms > session.gather.start_ms:
-            session.gather.silence(self._clock())
+    def _obey(self, slot: Slot, session: Session, append: Append, control: stage_pb2.Control) -> None:
+        """Closes the open unit with silence, if real sound did not complete the unit that ends by `start_ms` first: to go on with the turn
+        that is in progress, or early, where none is. Passes over silence behind a unit that was closed early."""
+        gather, turn = session.gather, session.turn_label
+        open_still = not gather.waiting and not gather.replays and control.start_ms >= gather.start_ms + UNIT_MS
+        if control.kind == stage_pb2.Control.KIND_CONTINUE:
+            if open_still and turn is not None and (append.label.epoch, append.label.turn) == (slot.epoch, turn.turn):
+                gather.silence(self._clock())
+        elif control.kind == stage_pb2.Control.KIND_CLOSE_UNIT:
+            if open_still and turn is None:
+                gather.close(self._clock())
+        elif control.kind == stage_pb2.Control.KIND_SKIP_SILENCE:
+            gather.skip(control.start_ms, control.end_ms)
 
 
 def _session(slot: Slot) -> Session:

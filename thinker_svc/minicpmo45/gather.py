@@ -49,6 +49,8 @@ class Gatherer:
         self._began: int | None = None
         self._before = 0
         self._units = 0
+        self._filled = 0
+        """Silence, in samples, that closed the unit before early."""
         self._end_ms: int | None = None
         self._replay = Replay(log)
 
@@ -111,10 +113,30 @@ class Gatherer:
                 self._complete(now)
 
     def silence(self, now: float) -> None:
-        """Fills the open unit with silence."""
-        real = self._count
-        self._parts.append(np.zeros(self._wanted - real, np.float32))
+        """Fills the open unit with silence, behind whole milliseconds of sound: so they are noted. What is over begins the next unit."""
+        sound = np.concatenate([np.zeros(0, np.float32), *self._parts])
+        real = self._count - self._count % PER_MS
+        self._parts = [sound[:real], np.zeros(self._wanted - real, np.float32)]
         self._complete(now, real)
+        if len(sound) > real:
+            self._parts, self._count = [sound[real:]], len(sound) - real
+
+    def close(self, now: float) -> None:
+        """Fills the open unit with silence before its time; `skip` may make up for it. One that has no sound stays open."""
+        filled = self._wanted - (self._count - self._count % PER_MS)
+        if self._count >= PER_MS:
+            self.silence(now)
+            self._filled = filled
+
+    def skip(self, start_ms: int, end_ms: int) -> None:
+        """Passes over the sound of the open unit up to there, which is silence, if the unit begins at `start_ms` behind one that was closed
+        early: as much as came, and as closed that one."""
+        count = min((end_ms - start_ms) * PER_MS, self._filled, self._count)
+        count -= count % PER_MS
+        if start_ms != self.start_ms or count <= 0:
+            return
+        self._parts = [np.concatenate(self._parts)[count:]]
+        self._count, self._before, self._filled = self._count - count, self._before + count, 0
 
     def clear(self) -> None:
         """Forgets all sound that no unit has heard yet, here or before. The timeline goes on where the next samples say."""
@@ -122,7 +144,7 @@ class Gatherer:
         kept = deque(unit for unit in self.waiting if unit.noted is not None)
         self._units -= len(self.waiting) - len(kept)
         self.waiting = kept
-        self._parts, self._count = [], 0
+        self._parts, self._count, self._filled = [], 0, 0
 
     @property
     def _wanted(self) -> int:
@@ -143,4 +165,4 @@ class Gatherer:
         samples = np.concatenate(self._parts).astype(np.float32, copy=False)
         self.waiting.append(HeardUnit(samples, self._units == 0, start, self.start_ms, now))
         self._units += 1
-        self._parts, self._count = [], 0
+        self._parts, self._count, self._filled = [], 0, 0

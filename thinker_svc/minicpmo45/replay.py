@@ -62,7 +62,8 @@ class Replay:
         """The newest sound before the unit's end, as much as it consumed; silence behind it where it was filled, and where it lacks."""
         end, wanted = note.end_ms * PER_MS, self._wanted
         real = min(end - note.start_ms * PER_MS, wanted)
-        sound = np.zeros(max(real, UNIT_SAMPLES), np.float32)
+        # the very first of a session may have been filled, too: its sound is at its beginning
+        sound = np.zeros(wanted if note.number == 0 else max(real, UNIT_SAMPLES), np.float32)
         came = np.concatenate([sound[:0], *(part for _, part in self._parts)])
         if len(came) >= real:
             sound[:real] = came[len(came) - real :]

@@ -25,6 +25,10 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Of weights, keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
+    kernels: Literal["plain", "fused"] = "plain"
+    """Of the language model. plain: those of torch. fused: our own, for CUDA; a whole step is one graph."""
+    draft: bool = False
+    """A unit's first token is guessed, so that one that speaks takes a step less. Its tokens are the same."""
     warm_tokens: int = Field(2560, ge=0)
     """Contexts up to which graphs are captured at start; what is longer is when it is first met, which takes a fraction of a second."""
 

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from stage_kit import Slot
 from thinker_svc.minicpmo45.camera import Frame
-from thinker_svc.minicpmo45.model import Decision, Row, ThinkerModel
+from thinker_svc.minicpmo45.model import ThinkerModel
 from thinker_svc.minicpmo45.perception import Perception
 from thinker_svc.minicpmo45.prefixes import Key, Prefixes
+from thinker_svc.minicpmo45.row import Decisions, Row
 from thinker_svc.minicpmo45.session import Kind, OpenUnit, Overflow, Session
 from thinker_svc.minicpmo45.speaking import decided, finish_unit
-from thinker_svc.minicpmo45.template import Plan, audio_rows, joined, picture_rows, plan, prefix_head, prefix_tail, unit_opening
+from thinker_svc.minicpmo45.template import Plan, audio_rows, draft_row, joined, picture_rows, plan, prefix_head, prefix_tail, unit_opening
 from torch_kit.page_table import PageTable
 
 
@@ -36,14 +37,24 @@ class Job:
 
 
 class Stepper:
-    """`queries`: tokens that a picture or slice becomes."""
+    """`queries`: tokens that a picture or slice becomes. `draft`: what decides feeds `<|speak|>` with its sound, before it is drawn."""
 
-    def __init__(self, model: ThinkerModel, perception: Perception, prefixes: Prefixes, queries: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        model: ThinkerModel,
+        perception: Perception,
+        prefixes: Prefixes,
+        queries: int,
+        clock: Callable[[], float],
+        *,
+        draft: bool = False,
+    ) -> None:
         self._model = model
         self._perception = perception
         self._prefixes = prefixes
         self._queries = queries
         self._clock = clock
+        self._draft = draft
         self._tokens = model.vocabulary.tokens
 
     def step(self, slots: list[Slot]) -> None:
@@ -65,8 +76,8 @@ class Stepper:
             for job in rows:
                 _undo(job)
             raise
-        for job, decision in zip(rows, decisions, strict=True):
-            self._fed(job, decision)
+        for job, made in zip(rows, decisions, strict=True):
+            self._fed(job, made)
         self._finish(rows, decisions)
 
     # ---- before the forward
@@ -169,9 +180,13 @@ class Stepper:
         if not session.make_room(content.rows):
             return False
         decides = job.kind is Kind.UNIT and not unit.listens and unit.noted is None
-        is_open = session.fed_open if decides else None
+        if not decides:
+            job.row = Row(session.row, session.table.append(content.rows), content.ids, embeddings)
+            return True
+        # there is room for it: it is one of the tokens that may be decided
+        content = joined(content, draft_row(self._tokens)) if self._draft else content
         appended = session.table.append(content.rows)
-        job.row = Row(session.row, appended, content.ids, embeddings, unit.number if decides else -1, is_open)
+        job.row = Row(session.row, appended, content.ids, embeddings, unit.number, session.fed_open, self._draft)
         return True
 
     def _unit_rows(self, job: Job, unit: OpenUnit) -> tuple[Plan, tuple[Tensor, ...]]:
@@ -195,8 +210,8 @@ class Stepper:
 
     # ---- after the forward
 
-    def _fed(self, job: Job, decision: Decision | None) -> None:
-        """The job's tokens are in the context."""
+    def _fed(self, job: Job, decisions: Decisions) -> None:
+        """The job's tokens are in the context; a draft only if a decision was made behind it."""
         session, kind = job.session, job.kind
         if kind is Kind.HEAD:
             session.shared = self._prefixes.publish(session.prefix_key, session.table)
@@ -205,28 +220,38 @@ class Stepper:
             session.prefix = Kind.UNIT
         elif kind is Kind.FLUSH:
             session.flushed()
+        elif kind is Kind.TOKEN:
+            self._fed_token(session)
         else:
-            self._fed_unit(job)
-        if decision is not None and not decision.finite:
-            session.failure = NotFinite("the model's logits are not finite")
-        elif decision is not None:
+            self._fed_unit(job, accepted=len(decisions) > 1)
+        for index, decision in enumerate(decisions):
+            if index:
+                self._fed_token(session)
+            if not decision.finite:
+                session.failure = NotFinite("the model's logits are not finite")
+                return
             assert session.unit is not None
             session.unit.drawn += [decision.drawn] if decision.drawn >= 0 else []
             decided(job.slot, session, decision.token, ended=decision.ended)
 
-    def _fed_unit(self, job: Job) -> None:
+    def _fed_token(self, session: Session) -> None:
+        """The token that was decided last."""
+        unit = session.unit
+        assert unit is not None
+        session.fed_open = unit.tokens[-1] != self._tokens.turn_eos
+        unit.fed.append(unit.tokens[-1])
+        unit.rows += 1
+
+    def _fed_unit(self, job: Job, *, accepted: bool) -> None:
         session, row = job.session, job.row
         unit = session.unit
         assert unit is not None and row is not None
-        if job.kind is Kind.TOKEN:
-            session.fed_open = unit.tokens[-1] != self._tokens.turn_eos
-            unit.fed.append(unit.tokens[-1])
-            unit.rows += 1
-            return
+        if row.draft and not accepted:
+            session.table.rewind(1)
         if not unit.rows:
             unit.closing = session.close
             unit.rows -= len(unit.closing)
-        unit.rows += row.appended.count
+        unit.rows += row.appended.count - row.draft
         unit.pictures += len(job.frames)
         session.close = ()
         session.camera.drop(job.frames)
@@ -238,12 +263,12 @@ class Stepper:
             session.force_listen = session.fed_open = False
             decided(job.slot, session, self._tokens.listen, ended=True)
 
-    def _finish(self, rows: list[Job], decisions: list[Decision | None]) -> None:
+    def _finish(self, rows: list[Job], decisions: list[Decisions]) -> None:
         """Units that ended pass on what they said."""
         ended = [
             job
-            for job, decision in zip(rows, decisions, strict=True)
-            if (decision.ended and decision.finite if decision is not None else job.kind is Kind.UNIT)
+            for job, made in zip(rows, decisions, strict=True)
+            if (made[-1].ended and made[-1].finite if made else job.kind is Kind.UNIT)
         ]
         speaking = {
             job.session.row: len(job.session.unit.tokens) for job in ended if job.session.unit is not None and job.session.unit.speaks

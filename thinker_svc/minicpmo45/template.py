@@ -16,7 +16,7 @@ EMBEDDED = -1
 AUDIO_ROWS = 10
 PREVIOUS_MARKER = "\n\nprevious: "
 
-Kind = Literal["head", "voice", "previous", "suffix", "close", "unit", "image", "slice", "audio", "turn_end", "noted"]
+Kind = Literal["head", "voice", "previous", "suffix", "close", "unit", "image", "slice", "audio", "turn_end", "noted", "draft"]
 
 
 class Span(NamedTuple):
@@ -87,6 +87,11 @@ def picture_rows(tokens: Tokens, slices: int, queries: int) -> Plan:
 def audio_rows() -> Plan:
     """The sound of a unit."""
     return plan(("audio", [EMBEDDED] * AUDIO_ROWS))
+
+
+def draft_row(tokens: Tokens) -> Plan:
+    """What a unit that speaks begins with, in mid-turn, too."""
+    return plan(("draft", [tokens.speak]))
 
 
 def joined(*plans: Plan) -> Plan:

@@ -47,6 +47,14 @@ class Client:
         control = stage_pb2.Control(kind=stage_pb2.Control.KIND_CONTINUE, start_ms=start_ms)
         self._append("core", stage_pb2.Payload(control=control), label=label)
 
+    def close_unit(self, start_ms: int) -> None:
+        control = stage_pb2.Control(kind=stage_pb2.Control.KIND_CLOSE_UNIT, start_ms=start_ms)
+        self._append("core", stage_pb2.Payload(control=control))
+
+    def skip_silence(self, start_ms: int, end_ms: int) -> None:
+        control = stage_pb2.Control(kind=stage_pb2.Control.KIND_SKIP_SILENCE, start_ms=start_ms, end_ms=end_ms)
+        self._append("core", stage_pb2.Payload(control=control))
+
     def cancel(self) -> None:
         self.slot.epoch += 1
         self.engine.cancelled(self.slot)

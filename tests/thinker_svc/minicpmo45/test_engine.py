@@ -131,6 +131,45 @@ def test_silence_goes_on_only_for_the_turn_in_progress_and_only_where_no_sound_c
     assert client.receipts() == [1030, 1000, 300] and client.kinds()[-2:] == ["turn_end", "unit_done"]
 
 
+def test_a_unit_is_closed_early_once_and_not_while_the_model_speaks(open_client: Callable[..., Client]) -> None:
+    client = open_client()
+    client.sound(600)
+    client.close_unit(1_600)
+    client.close_unit(1_600)
+    client.frame(650)
+    run(client)
+    assert client.receipts() == [600] and client.kinds() == ["listen", "unit_done"]
+    assert client.slot.state.unit.pictures == 1, "the frame is of the unit behind it"
+    assert _decided(client) == [(0, 600)]
+    client.sound(400)
+    client.skip_silence(600, 800)
+    client.skip_silence(600, 800)
+    client.sound(800)
+    run(client)
+    assert client.receipts() == [600, 1000] and client.kinds()[2] == "speak" and _decided(client) == [(0, 600), (800, 1_800)]
+    client.sound(300)
+    client.close_unit(3_100)
+    run(client)
+    assert client.receipts() == [600, 1000], "its turn is in progress"
+    client.sound(700)
+    run(client)
+    assert client.kinds()[-2:] == ["turn_end", "unit_done"]
+    client.sound(200)
+    client.close_unit(3_700)
+    run(client)
+    assert client.receipts() == [600, 1000, 1000], "of the unit before: real sound completed it"
+    client.close_unit(4_000)
+    client.cancel()
+    run(client)
+    assert client.receipts() == [600, 1000, 1000, 200] and not client.errors()
+
+
+def _decided(client: Client) -> list[tuple[int, int]]:
+    """Start and end of the units that were decided."""
+    decisions = [output.payload.decision for output in client.outputs if output.payload is not None and output.kind == "decision"]
+    return [(decision.t_ms, decision.decided_at_ms) for decision in decisions]
+
+
 def test_a_cancel_in_mid_turn(open_client: Callable[..., Client]) -> None:
     client = open_client()
     client.units(2)

@@ -130,3 +130,36 @@ def test_a_long_stretch_between_two_units_is_not_kept() -> None:
     for start in range(0, 99_000, 1000):
         gather.push(_sound(start, start + 1000), start, start + 1000, 0.0)
     assert sum(len(part) for _, part in gather._replay._parts) < FIRST_SAMPLES + UNIT_SAMPLES
+
+
+@pytest.mark.parametrize("piece", [7, 20, 5000])
+def test_units_that_were_closed_early_are_what_they_were(piece: int) -> None:
+    """The very first of a session, two more, and silence that no unit heard behind one of them."""
+    before = Gatherer()
+    closes, skips = {500: (500, 700), 1_900: (1_900, 2_050), 2_500: (0, 0)}, {500: 800, 1_900: 2_100}
+    for begin in range(0, 6_000, 20):
+        before.push(_sound(begin, begin + 20), begin, begin + 20, 0.0)
+        for at, span in closes.items():
+            if begin + 20 == at:
+                before.close(0.0)
+            if begin + 20 == skips.get(at):
+                before.skip(*span)
+    there = list(before.waiting)
+    assert [(unit.start_ms, unit.end_ms) for unit in there][:5] == [(0, 500), (700, 1700), (1700, 1900), (2050, 2500), (2500, 3500)]
+    log = tuple(Note(unit.start_ms, unit.end_ms, number, (5,), ()) for number, unit in enumerate(there[:4]))
+    again = Gatherer(log)
+    for begin in range(0, 6_000, piece):
+        end = min(begin + piece, 6_000)
+        again.push(_sound(begin, end), begin, end, 0.0)
+    assert len(again.waiting) == len(there) == 7
+    for ours, theirs in zip(again.waiting, there, strict=True):
+        assert np.array_equal(ours.samples, theirs.samples) and (ours.start_ms, ours.end_ms, ours.first) == (
+            theirs.start_ms,
+            theirs.end_ms,
+            theirs.first,
+        )
+    late = Gatherer(log)
+    late.push(_sound(300, 3_000), 300, 3_000, 0.0)
+    first = late.waiting[0]
+    assert not first.samples[: 300 * 16].any() and np.array_equal(first.samples[300 * 16 : 500 * 16], _sound(300, 500))
+    assert not first.samples[500 * 16 :].any() and len(first.samples) == FIRST_SAMPLES

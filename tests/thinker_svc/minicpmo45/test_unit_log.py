@@ -144,6 +144,30 @@ def test_a_session_that_is_placed_anew_goes_on_as_if_nothing_had_been(opened: Op
         assert (states(ours) - states(theirs)).abs().max() < 1e-4
 
 
+def test_a_session_whose_units_were_closed_early_goes_on_as_if_nothing_had_been(opened: Opened) -> None:
+    """The very first unit, and one behind a whole one; silence is passed over behind each, and is not heard again either."""
+    whole = opened(voice="HT_ref_audio", **GREEDY)
+    for until, close, skip in ((640, 1_640, None), (1_000, None, (640, 900)), (5_330, 6_330, None), (5_700, None, (5_330, 5_500))):
+        while whole._ms < until:
+            _hear(whole, min(until, whole._ms + 500))
+        if close is not None and whole.slot.state.turn_label is None:
+            whole.close_unit(close)
+        if skip is not None:
+            run(whole)
+            whole.skip_silence(*skip)
+    _until(whole, 7_030)
+    log, before = told(whole.outputs), len(whole.outputs)
+    notes = whole.engine.validate({"unit_log": log}).unit_log
+    assert [(note.start_ms, note.end_ms) for note in notes][:2] == [(0, 640), (900, 1_900)] and notes[0].number == 0
+    anew = opened(1, voice="HT_ref_audio", unit_log=log, **GREEDY)
+    anew.sound(7_030, SOUND[: 7_030 * 16])
+    run(anew)
+    assert not anew.outputs and _apart(anew, whole) < 1e-4 and _history(anew) == _history(whole)
+    for client in (whole, anew):
+        _until(client, 10_030)
+    assert _said(anew) == _said(whole, before) and _apart(anew, whole) < 1e-4
+
+
 def test_notes_say_what_was_fed(opened: Opened, first: Client, log: list[str]) -> None:
     notes = first.engine.validate({"unit_log": log}).unit_log
     assert [(note.number, note.start_ms, note.end_ms) for note in notes[:2]] == [(0, 0, 1030), (1, 1030, 2030)]

@@ -23,15 +23,17 @@ from thinker_svc.minicpmo45.camera import Frame
 from thinker_svc.minicpmo45.configuration import SessionConfig
 from thinker_svc.minicpmo45.frames import Picture
 from thinker_svc.minicpmo45.mel import FIRST_SAMPLES, UNIT_SAMPLES
-from thinker_svc.minicpmo45.model import Decision, Row, ThinkerModel
+from thinker_svc.minicpmo45.model import ThinkerModel
 from thinker_svc.minicpmo45.note import Note, read_log
 from thinker_svc.minicpmo45.prefixes import Prefixes
+from thinker_svc.minicpmo45.row import Decisions, Row
 from thinker_svc.minicpmo45.script import Script
 from thinker_svc.minicpmo45.session import Session
 from thinker_svc.minicpmo45.stepper import Stepper
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PagePool
+from torch_kit.tiles import Tiling
 
 Sound = Callable[[int, int], Tensor]
 """(slot, unit) to [10, hidden]."""
@@ -74,7 +76,7 @@ class RecordingModel(ThinkerModel):
         self.seen: list[Tensor] = []
         self.fed: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[Row]) -> list[Decision | None]:
+    def step(self, rows: Sequence[Row]) -> list[Decisions]:
         decisions = super().step(rows)
         for row in rows:
             self.fed.setdefault(row.slot, []).extend(row.ids.tolist())
@@ -97,6 +99,8 @@ class House:
         stagger: int = 0,
         repeat: bool = False,
         poison: bool = True,
+        draft: bool = False,
+        fused: bool = False,
     ) -> None:
         torch.set_num_threads(1)
         self.config = config or tiny()
@@ -105,11 +109,13 @@ class House:
         llm = self.config.llm
         self.pool = PagePool(layers=llm.layers, kv_heads=llm.kv_heads, head_dim=llm.head_dim, pages=slots * pages + 1, poison=poison)
         table = None if script is None else Script(_table(script), repeat=repeat, stagger=stagger)
-        self.model = RecordingModel(weights or default_weights(), llm, vocabulary, self.pool, slots, table)
+        tiling = Tiling(pages=pages, rows=slots) if fused else None
+        self.model = RecordingModel(weights or default_weights(), llm, vocabulary, self.pool, slots, table, tiling=tiling)
         self.perception = GivenPerception(llm.hidden_size, sound)
         self.prefixes = Prefixes()
         self.now = 0.0
-        self.stepper = Stepper(self.model, self.perception, self.prefixes, self.config.vision.queries, lambda: self.now)  # type: ignore[arg-type]
+        perception: Any = self.perception
+        self.stepper = Stepper(self.model, perception, self.prefixes, self.config.vision.queries, lambda: self.now, draft=draft)
         self._rows = list(range(slots))[::-1]
 
     def open(self, config: SessionConfig, seed: int = 1, row: int | None = None) -> Talk:
