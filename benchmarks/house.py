@@ -25,18 +25,24 @@ from tests.support.valkey import ValkeyProcess
 ROOT = Path(__file__).parents[1]
 RATE = 24_000
 PACKET = RATE // 50  # 20 ms
+NATIVE = {"vad": ["-m", "vad_svc"], "model": ["-m", "stage_kit.scripted", "--service", "model"]}
 EMBEDDED = {"vad": "vad_svc", "thinker": "thinker_svc", "talker": "talker_svc", "vocoder": "vocoder_svc"}
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @asynccontextmanager
 async def house(kind: str, **env: str) -> AsyncIterator[str]:
-    """kind: "embedded" (real models) or "scripted" (stub engines). Yields the gateway's host:port; nothing is left afterwards."""
+    """kind: "embedded" (real models), "scripted" (stub engines), "native" (the real detector beside a stub of a native model).
+
+    Yields the gateway's host:port; nothing is left afterwards.
+    """
     folder = Path(tempfile.mkdtemp(prefix="parley-bench-"))
     with ValkeyProcess() as valkey:
         shared = {**os.environ, **THREADS, "PARLEY_REDIS_URL": valkey.url, "PARLEY_DRAIN_S": "1", **env}
         if kind == "embedded":
             commands = {name: ["-m", module] for name, module in EMBEDDED.items()}
+        elif kind == "native":
+            commands = dict(NATIVE)
         else:
             commands = {name: ["-m", "stage_kit.scripted", "--service", name] for name in EMBEDDED}
         commands["gateway"] = ["-m", "gateway"]

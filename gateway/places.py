@@ -94,7 +94,6 @@ class Places:
             self._actor.put(commands.StageGone(stage))
             return
         metrics.REPLACEMENTS.labels(stage, "placed").inc()
-        self._actor.put(commands.StagePlaced(stage))
 
     async def _place_in_time(self, effect: Replace) -> None:
         """The process may be on its way back: while no replica has a place it is looked for again, ever less often."""
@@ -126,8 +125,10 @@ class Places:
         position = effect.resume_after.get("client")
         return None if position is None else self._actor.rehearsal.begins(position, self._actor.conversation.input.position)
 
-    def _take_up(self, link: StageLink, heard_up_to: int | None) -> None:
+    def _take_up(self, link: StageLink, heard_up_to: int | None, *, back: bool = False) -> None:
+        """The conversation is told first: what a stage says before is taken for the last words of one that is given up."""
         self._opened.links[link.stage] = link
+        self._actor.put(commands.StagePlaced(link.stage, back=back))
         self._listen(link.stage)
         if heard_up_to is not None:
             self._rehear(link, heard_up_to)
@@ -181,7 +182,6 @@ class Places:
         self._left[stage] = left
         metrics.MOVES.labels(stage, "moved").inc()
         metrics.MOVE_SECONDS.observe(time.perf_counter() - started)
-        self._actor.put(commands.StagePlaced(stage))
 
     async def _go_back(self, effect: Replace, left: StageLink, here: Placement) -> None:
         stage, conversation = effect.stage, self._actor.conversation
@@ -193,8 +193,7 @@ class Places:
             await self._replace(effect, link)
             return
         self._leaving.add(stage)
-        self._take_up(link, self._heard_up_to(effect))
-        self._actor.put(commands.StagePlaced(stage, back=True))
+        self._take_up(link, self._heard_up_to(effect), back=True)
         await self._stay(stage)
 
     async def _release(self, link: StageLink) -> None:

@@ -17,8 +17,9 @@ from .effects import CloseUnitOrder, SkipSilenceOrder
 if TYPE_CHECKING:
     from .session import Conversation
 
-ONSET_MS = 100
-"""Speech may be weak at first: what the detector heard so shortly before it told of speech, or of none yet, is not passed over."""
+ONSET_MS = 150
+"""Speech is weak at first, and known a little later: what came so shortly before the detector told of speech, or of none yet, is not passed
+over. With Silero voice begins at most 90 ms before, a click that precedes it up to 250."""
 
 
 class Closing(Struct, array_like=True):

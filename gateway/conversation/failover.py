@@ -165,7 +165,7 @@ def placed(c: Conversation, placement: StagePlaced) -> None:
             c.playback.begin_anew()
         c.playback.granted_ms = 0  # what was granted meanwhile reached nobody
     if placement.stage == c.graph.model_stage:
-        native.present_epoch(c)
+        native.placed(c, back=placement.back)
     client.release_held(c)
     if placement.stage == c.graph.transcript_stage:
         for hearing in c.dialog.hearing.values():

@@ -49,6 +49,13 @@ class Native(Struct, array_like=True):
     """Where the unit that was closed early last would have ended."""
 
 
+class Stayed(Struct, frozen=True):
+    """What holds again if the model could not leave where it was."""
+
+    base: int
+    recap: Recap | None
+
+
 class Memory(Struct):
     """What is kept beside it and seldom changes."""
 
@@ -56,6 +63,8 @@ class Memory(Struct):
     """Of the conversation before the model was placed anew."""
     frame_events: dict[int, str | None] = {}
     """The client's event that brought a frame, by position: the newest of them."""
+    stayed: Stayed | None = None
+    """Of a model that is being placed anew."""
 
 
 def present_epoch(c: Conversation) -> None:
@@ -206,9 +215,18 @@ def lost(c: Conversation) -> None:
     """
     if c.native.epoch == c.fence.epoch:
         speaking.advance(c, "stage_lost")
+    c.memory.stayed = Stayed(c.native.base, c.memory.recap)
     c.native.base = c.native.units
     c.native.closing, c.native.closed_until_ms, c.native.awaited = None, 0, False
     end_ms = c.input.end_ms(c.config.input_format)
     told = c.unit_log.told() if unit_log.span_ms(c.graph) else ()
     until = (c.unit_log.reached or Point()) if told else None
     c.memory.recap = Recap(recap(c.history, c.graph.native.recap_chars, until), end_ms, told)
+
+
+def placed(c: Conversation, *, back: bool) -> None:
+    """It is there again. `back`: where it was, and remembers all that it did there."""
+    if back and c.memory.stayed is not None:
+        c.native.base, c.memory.recap = c.memory.stayed.base, c.memory.stayed.recap
+    c.memory.stayed = None
+    present_epoch(c)

@@ -15,6 +15,7 @@ from stage_kit.scripted.unit_notes import Decided, note, read_log, recital
 from stage_kit.slot import Slot
 
 RATE = 16_000
+PER_MS = RATE // 1000
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG")
 BROKEN = b"broken"
 """A picture that ends so cannot be read."""
@@ -57,6 +58,8 @@ class _Mind(msgspec.Struct):
     began_ms: int | None = None
     before: int = 0
     """Real samples of earlier units."""
+    filled: int = 0
+    """Silence, in samples, that closed the unit before early."""
     waiting: deque[_Heard] = msgspec.field(default_factory=deque)
     frames: list[int] = []
     number: int = 0
@@ -92,7 +95,7 @@ class ScriptedDuplex(Engine):
             batch=slots,
             input_rate=RATE,
             unit_ms=unit_ms,
-            capabilities=("unit_log",),
+            capabilities=("continuation", "early_close", "unit_log"),
         )
         self._unit = RATE * unit_ms // 1000
 
@@ -113,7 +116,7 @@ class ScriptedDuplex(Engine):
         """What is no whole unit yet is forgotten; the timeline goes on."""
         mind: _Mind = slot.state
         mind.before += mind.count
-        mind.parts, mind.count = [], 0
+        mind.parts, mind.count, mind.filled = [], 0, 0
         mind.waiting.clear()
         mind.frames.clear()
 
@@ -124,18 +127,15 @@ class ScriptedDuplex(Engine):
             mind.label, mind.forced = None, True
 
     def receive(self, slot: Slot, append: Append) -> None:
-        """Gathers sound, counts frames, closes a unit with silence."""
+        """Gathers sound, counts frames, closes a unit with silence, passes over silence."""
         mind: _Mind = slot.state
         payload = append.payload
         if append.samples is not None:
             self._hear(mind, append)
         elif payload is not None and payload.HasField("image"):
             self._see(slot, mind, append)
-        elif payload is not None and payload.control.kind == stage_pb2.Control.KIND_CONTINUE:
-            wanted = mind.label is not None and (append.label.epoch, append.label.turn) == (slot.epoch, mind.label.turn)
-            open_end_ms = mind.start_ms + self.card.unit_ms
-            if wanted and not mind.waiting and payload.control.start_ms >= open_end_ms:
-                self._complete(mind, np.zeros(self._unit - mind.count, np.float32))
+        elif payload is not None and payload.HasField("control"):
+            self._obey(slot, mind, append.label, payload.control)
 
     def ready(self, slot: Slot) -> float | None:
         """The next unit."""
@@ -157,23 +157,42 @@ class ScriptedDuplex(Engine):
         samples = samples[known:]
         while mind.count + len(samples) >= self._unit:
             taken = self._unit - mind.count
-            mind.before += self._unit
-            self._complete(mind, samples[:taken], real=0)
+            start_ms, mind.before = mind.start_ms, mind.before + self._unit
+            self._complete(mind, np.concatenate([*mind.parts, samples[:taken]]), start_ms)
             samples = samples[taken:]
         if len(samples):
             mind.parts.append(samples)
             mind.count += len(samples)
 
-    def _complete(self, mind: _Mind, rest: Samples, real: int | None = None) -> None:
-        """The open unit is whole. `real`: what of it the timeline does not have yet; None: all but the rest."""
-        held = np.concatenate([*mind.parts, rest]) if mind.parts else rest
-        if real is None:
-            start_ms = mind.start_ms
-            mind.before += mind.count
-        else:
-            start_ms = mind.start_ms - self.card.unit_ms
-        mind.waiting.append(_Heard(held, start_ms, mind.start_ms))
-        mind.parts, mind.count = [], 0
+    def _obey(self, slot: Slot, mind: _Mind, label: Label, control: stage_pb2.Control) -> None:
+        open_still = not mind.waiting and control.start_ms >= mind.start_ms + self.card.unit_ms
+        if control.kind == stage_pb2.Control.KIND_CONTINUE:
+            if open_still and mind.label is not None and (label.epoch, label.turn) == (slot.epoch, mind.label.turn):
+                self._fill(mind)
+        elif control.kind == stage_pb2.Control.KIND_CLOSE_UNIT:
+            if open_still and mind.label is None and mind.count >= PER_MS:
+                mind.filled = self._fill(mind)
+        elif control.kind == stage_pb2.Control.KIND_SKIP_SILENCE and control.start_ms == mind.start_ms:
+            count = min((control.end_ms - control.start_ms) * PER_MS, mind.filled, mind.count)
+            count = max(0, count - count % PER_MS)
+            if count:
+                mind.parts, mind.filled = [np.concatenate(mind.parts)[count:]], 0
+                mind.count, mind.before = mind.count - count, mind.before + count
+
+    def _fill(self, mind: _Mind) -> int:
+        """Closes the open unit with silence behind whole milliseconds of sound: so many samples of it."""
+        sound = np.concatenate([np.zeros(0, np.float32), *mind.parts])
+        real = mind.count - mind.count % PER_MS
+        silence, rest = np.zeros(self._unit - real, np.float32), sound[real:]
+        start_ms, mind.before = mind.start_ms, mind.before + real
+        self._complete(mind, np.concatenate([sound[:real], silence]), start_ms)
+        mind.parts, mind.count = ([rest], len(rest)) if len(rest) else ([], 0)
+        return len(silence)
+
+    def _complete(self, mind: _Mind, samples: Samples, start_ms: int) -> None:
+        """The open unit is whole, and the timeline has its real samples."""
+        mind.waiting.append(_Heard(samples, start_ms, mind.start_ms))
+        mind.parts, mind.count, mind.filled = [], 0, 0
 
     def _see(self, slot: Slot, mind: _Mind, append: Append) -> None:
         assert append.payload is not None

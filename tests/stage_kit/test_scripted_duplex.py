@@ -139,6 +139,51 @@ async def test_silence_closes_a_unit_only_for_the_turn_in_progress_and_when_no_i
         assert third[0].chunk.payload.decision.decided_at_ms == pytest.approx(500, abs=10)
 
 
+async def test_a_unit_is_closed_early_and_silence_behind_it_passed_over_as_far_as_it_was_filled() -> None:
+    async with serving(*duplex_engines(unit_ms=UNIT_MS)) as (client, _):
+        talk = client.converse("s1", "thinker")
+        await talk.open('{"script": "lllss"}', input_format=PCM_24K)
+        ear, number = Ear(talk), 0
+
+        async def order(kind: stage_pb2.Control.Kind, start_ms: int, end_ms: int = 0, generation: int = 0) -> None:
+            nonlocal number
+            number += 1
+            payload = stage_pb2.Payload(control=stage_pb2.Control(kind=kind, start_ms=start_ms, end_ms=end_ms))
+            await talk.append(payload, Label(), edge="core", lane=INPUT, position=number, input_generation=generation)
+
+        close, skip = stage_pb2.Control.KIND_CLOSE_UNIT, stage_pb2.Control.KIND_SKIP_SILENCE
+        await ear.say(QUIET[: UNIT // 2])
+        await order(close, 300)
+        await order(close, 300)
+        first = span((await units(talk, 1))[0])
+        assert first == (0, pytest.approx(100, abs=15))
+        await ear.say(QUIET[: UNIT // 2])
+        await order(skip, first[1] - 1, 150)
+        await order(skip, first[1], 150)
+        await order(skip, first[1], 190)
+        await ear.say(QUIET)
+        second = span((await units(talk, 1))[0])
+        assert second == (150, 350), "once, and no more"
+        await ear.say(QUIET[: UNIT // 4])
+        await order(close, 540)  # of the unit that is over
+        await ear.say(QUIET[: UNIT * 3 // 4])
+        assert span((await units(talk, 1))[0]) == (350, 550)
+        await ear.say(QUIET, QUIET[: UNIT // 2])
+        spoken = (await units(talk, 1))[0]
+        assert kinds(spoken)[0] == "SPEAK" and span(spoken) == (550, 750)
+        await order(close, 1_050)  # not in a turn
+        await ear.say(QUIET)
+        assert span((await units(talk, 1))[0]) == (750, 950)
+
+
+def span(unit: list[stage_pb2.FromStage]) -> tuple[int, int]:
+    """Start and end of what a unit heard, as decision, note and receipt agree on."""
+    decision, note = unit[0].chunk.payload.decision, unit[-2].chunk.payload.unit_note
+    assert (decision.t_ms, decision.decided_at_ms) == (note.start_ms, note.end_ms)
+    assert unit[-1].unit_done.consumed_ms == note.end_ms - note.start_ms
+    return note.start_ms, note.end_ms
+
+
 async def test_a_cancel_ends_the_turn_and_the_next_unit_listens() -> None:
     async with serving(*duplex_engines(unit_ms=UNIT_MS)) as (client, _):
         talk = client.converse("s1", "thinker")

@@ -36,7 +36,7 @@ from stage_kit.slot import Slot
 from tests.support.account import Accounts
 
 DEFAULT_WORDS = 4
-UNIT_MS = 200
+UNIT_MS = int(os.environ.get("PARLEY_TEST_UNIT_MS", "200"))
 """Of the native model."""
 _DIRECTIVE = re.compile(r"\b(words|words_per_s)=(\d+(?:\.\d+)?)")
 

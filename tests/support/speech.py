@@ -32,10 +32,15 @@ def question(rate: int = 24_000) -> bytes:
     """A recorded question as PCM16: one of the shared recordings, else the one that ships with Parley."""
     recorded = SHARED / "librivox_sense_0880.wav"
     path = recorded if recorded.exists() else ROOT / "parley" / "assets" / "synthetic_question.wav"
+    return (np.clip(recording(path, rate), -1, 1) * 32767).astype("<i2").tobytes()
+
+
+def recording(path: Path, rate: int = 24_000) -> NDArray[np.float32]:
+    """A WAV file at this rate, in [-1, 1] or a little beyond."""
     with wave.open(str(path)) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
         made: NDArray[np.float32] = soxr.resample(samples, file.getframerate(), rate)
-    return (np.clip(made, -1, 1) * 32767).astype("<i2").tobytes()
+    return made
 
 
 def ulaw(pcm: bytes) -> bytes:

@@ -226,12 +226,16 @@ class Control(_message.Message):
         KIND_END: _ClassVar[Control.Kind]
         KIND_FINISH: _ClassVar[Control.Kind]
         KIND_CONTINUE: _ClassVar[Control.Kind]
+        KIND_CLOSE_UNIT: _ClassVar[Control.Kind]
+        KIND_SKIP_SILENCE: _ClassVar[Control.Kind]
     KIND_UNSPECIFIED: Control.Kind
     KIND_COMMIT: Control.Kind
     KIND_CLEAR: Control.Kind
     KIND_END: Control.Kind
     KIND_FINISH: Control.Kind
     KIND_CONTINUE: Control.Kind
+    KIND_CLOSE_UNIT: Control.Kind
+    KIND_SKIP_SILENCE: Control.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     START_MS_FIELD_NUMBER: _ClassVar[int]

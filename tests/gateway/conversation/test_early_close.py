@@ -6,6 +6,7 @@ import pytest
 
 from gateway.conversation import commands, events
 from gateway.conversation.commands import InputAppend
+from gateway.conversation.early_close import ONSET_MS
 from gateway.conversation.effects import CloseUnitOrder, ContinueOrder, Order, SkipSilenceOrder
 from gateway.graph import Graph, load_profile
 
@@ -54,7 +55,8 @@ def test_the_open_unit_is_closed_so_long_after_the_voice() -> None:
     assert world.c.native.boundary_ms == 3595 and not skipped(world), "the stage's own end; more silence is not known of"
     world.say(120)
     world.decide("speech_stopped", 2400)
-    assert skipped(world) == [(2595, world.heard_ms - 100)] and world.c.native.boundary_ms == 3595 + 320 - 95
+    silent_ms = world.heard_ms - ONSET_MS
+    assert skipped(world) == [(2595, silent_ms)] and world.c.native.boundary_ms == silent_ms + 1000
     assert [event.item_id for event in world.of(events.InputCommitted)] and closed(world) == [3600]
 
 
@@ -118,8 +120,8 @@ def test_a_user_who_goes_on_loses_nothing_but_silence() -> None:
     world.listens(2500)
     world.say(240)
     world.decide("speech_resumed", 2700)
-    assert skipped(world) == [(2500, 2600)], "not what may be the onset"
-    assert world.c.native.boundary_ms == 3600
+    assert skipped(world) == [(2500, 2700 - ONSET_MS)], "not what may be the onset"
+    assert world.c.native.boundary_ms == 3700 - ONSET_MS
     world.say(200)
     world.decide("pause", 2900)
     assert len(closed(world)) == 1, "a second of input is cut short once"

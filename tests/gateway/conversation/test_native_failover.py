@@ -7,7 +7,7 @@ import pytest
 
 from gateway.conversation import commands, events
 from gateway.conversation.checkpoint import Checkpointer, restore
-from gateway.conversation.commands import TextOut
+from gateway.conversation.commands import StageAccepted, StageDraining, StagePlaced, TextOut
 from gateway.conversation.effects import CancelOrder, Relay, Replace
 from gateway.conversation.policy import stage_config
 
@@ -236,3 +236,25 @@ def test_old_checkpoints_of_a_dialog_have_nothing_of_it() -> None:
     del hot["native"]
     fields = {name: data for name, data in parts.fields.items() if data is not None}
     assert restore(SESSION, GRAPH, world.limits, msgspec.msgpack.encode(hot), fields).native == world.c.native
+
+
+@pytest.mark.behaviour("X5")
+def test_a_model_that_could_not_leave_goes_on_with_its_own_numbers_and_memory() -> None:
+    """Its receipts count from where it was opened, and no unit of its is one that it only hears again."""
+    world = Duplex()
+    for _ in range(3):
+        world.say(1000)
+        world.listens()
+    lines = world.c.edges.state.lines
+    marks = {source: readers["seer"].sent for source, readers in lines.items() if "seer" in readers}
+    world.do(StageAccepted("seer", marks, world.c.outbox.issued("seer")))
+    before = msgspec.structs.replace(world.c.memory)
+    world.do(StageDraining("seer"))
+    assert world.performed(Replace) and world.c.native.base == 3
+    world.commit()
+    assert world.restored().memory == world.c.memory
+    world.do(StagePlaced("seer", back=True))
+    assert (world.c.native.base, world.c.memory) == (0, before)
+    world.say(1000)
+    world.listens()
+    assert world.decisions[-1] == (3, "listen") and world.c.native.units == 4
