@@ -56,8 +56,8 @@ class Run:
             f"preloaded: {self.bench.context} tokens of context and an audio encoder's cache of random age in every session, "
             f"{self.bench.held} tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames); flow in steady state",
             f"every unit speaks: {' '.join(map(str, material.SPEAK))}; sampling with the released defaults, then replaced by the script",
-            "plain torch attention over gathered pages; CUDA graphs of the thinker's decoding steps and decisions, the talker's codes, "
-            "the whole vocoder; encoders, prefill and the talker's condition run kernel by kernel",
+            "plain torch attention over gathered pages; CUDA graphs of the thinker's encoders, decoding steps and decisions, the talker's "
+            "codes, the whole vocoder; prefill and the talker's condition run kernel by kernel",
         ]
 
     def part(self, name: str, measure: Callable[[], None]) -> None:

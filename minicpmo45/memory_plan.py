@@ -212,6 +212,7 @@ def _thinker(config: Config, window: int, dtypes: Dtypes) -> list[Line]:
         Line("weights", _parameters(select(safetensors_layout(config), THINKER_PREFIXES)) * ELEMENT[dtypes.weights], each=False),
         Line("keys and values", vectors * llm.head_dim * ELEMENT[dtypes.kv], each=True),
         Line("audio encoder cache", cache * ELEMENT[dtypes.audio_kv], each=True),
+        Line("audio encoder cache, padding", cache * ELEMENT[dtypes.audio_kv], each=False),
     ]
     return [*lines, Line("scales of keys and values", vectors * SCALE_BYTES, each=True)] if dtypes.kv == "fp8" else lines
 

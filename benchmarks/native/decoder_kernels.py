@@ -90,19 +90,19 @@ def alone(name: str, config: DecoderConfig, scene: Scene, device: torch.device, 
     facts = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape))}
     rows = []
     for case in cases(config, scene, placed, pool):
-        rows.append({**facts, "kernel": case.kernel, **_checked(case, placed.batch.count, dtype), **_timed(case, dtype, device, card)})
+        rows.append({**facts, "kernel": case.kernel, **checked(case, placed.batch.count, dtype), **raced(case, dtype, device, card)})
         print(rows[-1], flush=True)
     return rows
 
 
-def _checked(case: Case, count: int, dtype: torch.dtype) -> Row:
+def checked(case: Case, count: int, dtype: torch.dtype) -> Row:
     """Errors against torch in fp32, in parts of its largest value."""
     truth = case.plain(0, torch.float32)[:count]
     error, torchs = (_largest(made[:count] - truth, truth) for made in (case.fused(0, None), case.plain(0, dtype)))
     return {"error": error, "torch error": torchs, "holds": error <= max(WORSE * torchs, EXACT)}
 
 
-def _timed(case: Case, dtype: torch.dtype, device: torch.device, card: Card) -> Row:
+def raced(case: Case, dtype: torch.dtype, device: torch.device, card: Card) -> Row:
     """Microseconds in a graph: as served, the best of the ways tried, and torch's."""
     served = _us(device, case, lambda copy: case.fused(copy, None))
     found: Row = {"us": served, "floor us": case.floor.ms(card) * 1000, "torch us": _us(device, case, lambda copy: case.plain(copy, dtype))}
@@ -179,11 +179,11 @@ def sections(raw: Row) -> list[tuple[str, str]]:
     ):
         if rows := raw.get(part):
             header = list(dict.fromkeys(name for row in rows for name in row))
-            made.append((title, report.table(header, [[_cell(row.get(name)) for name in header] for row in rows])))
+            made.append((title, report.table(header, [[cell(row.get(name)) for name in header] for row in rows])))
     return made
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

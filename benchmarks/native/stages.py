@@ -72,18 +72,18 @@ def thinker(bench: Bench, engine: MiniCpmThinkerEngine, config: Config, sessions
         perception._cached[slots] = ages
         return perception.hear(slots, heard, [False] * sessions)
 
-    indices = torch.tensor([slots, [5] * sessions, ages], device=device)
-    fresh = torch.from_numpy(perception._fresh(slots, heard)).to(device)
+    upload = perception._upload(sessions, np.array([slots, [5] * sessions, ages]), slots, heard)
 
     def replayed() -> torch.Tensor:
-        features = perception._mel.unit(perception.mel_state, indices[0], indices[1], fresh)
-        return perception._audio.unit(perception.cache, indices[0], indices[2], indices[1] == 0, features, 1000)
+        return perception._heard(upload, sessions, 1000)
 
-    yield _stage("mel and audio encoder", sessions, device, hear, floors.hearing(AGE), replayed)
+    before, perception.graphs.on = perception.graphs.on, False
+    found = _stage("mel and audio encoder", sessions, device, hear, floors.hearing(AGE), replayed)
+    yield msgspec.structs.replace(found, served=True)
     audio = hear()
     seen = [read_picture(picture(slot), "image/jpeg", 1, config.vision) for slot in slots]
     patches = PatchBatch.of([each.slices[0] for each in seen], device)
-    yield _stage(
+    found = _stage(
         "vision and resampler",
         sessions,
         device,
@@ -91,7 +91,9 @@ def thinker(bench: Bench, engine: MiniCpmThinkerEngine, config: Config, sessions
         floors.seeing(patches.patches.shape[1]),
         lambda: perception._resampler(patches, perception._vision(patches)),
     )
+    yield msgspec.structs.replace(found, served=True)
     pictures = [each.flatten(0, 1) for each in perception.see(seen)]
+    perception.graphs.on = before
     for slot in slots:
         perception.close(slot)
         engine._tune(_slot(slot), engine.validate({}))

@@ -40,7 +40,7 @@ class AudioEncoder:
         self._conv1 = _flat(Dense.load(weights, "apm.conv1"))
         self._conv2 = _flat(Dense.load(weights, "apm.conv2"))
         self._positions = tensor(weights, "apm.embed_positions.weight")
-        self._blocks = [EncoderBlock(weights, f"apm.layers.{layer}", _NAMES, config.heads, _EPS, F.gelu) for layer in range(config.layers)]
+        self._blocks = [EncoderBlock(weights, f"apm.layers.{layer}", _NAMES, config.heads, _EPS, "none") for layer in range(config.layers)]
         self._norm = Norm.load(weights, "apm.layer_norm", _EPS)
         self._inner = Dense.load(weights, "audio_projection_layer.linear1")
         self._outer = Dense.load(weights, "audio_projection_layer.linear2")
@@ -59,8 +59,12 @@ class AudioEncoder:
         that is cached. What lies behind a row's frames may hold anything.
         """
         own = torch.arange(UNIT_FRAMES, device=cached.device)
-        at = cached[:, None] + own
-        x = self._convolve(mel, first) + self._positions[at]
+        x = self._convolve(mel, first) + self._positions[cached[:, None] + own]
+        return self._project(self._attended(x, cache, slots, cached, span))
+
+    def _attended(self, x: Tensor, cache: Tensor, slots: Tensor, cached: Tensor, span: int) -> Tensor:
+        """All blocks and the final norm: [rows, 50, d_model]."""
+        at = cached[:, None] + torch.arange(UNIT_FRAMES, device=cached.device)
         known = (torch.arange(span, device=cached.device) < cached[:, None] + UNIT_FRAMES)[:, None, None]
         for layer, block in zip(cache, self._blocks, strict=True):
             queries, keys, values = block.project(x)
@@ -69,7 +73,7 @@ class AudioEncoder:
             # Zeroed, since what is masked must be finite: 0 x NaN is NaN.
             history = torch.where(known[:, :, :, :, None], layer[:, :, :, :span].index_select(0, slots), 0.0)
             x = block.finish(x, F.scaled_dot_product_attention(queries, history[:, 0], history[:, 1], attn_mask=known))
-        return self._project(self._norm(x))
+        return self._norm(x)
 
     def whole(self, mel: Tensor) -> Tensor:
         """Embeddings of a recording of at most 30 s: fp32 [frames, mels] to [floor(ceil(frames / 2) / 5), hidden].

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from minicpmo45.errors import CheckpointError
 
@@ -30,7 +30,7 @@ class Dense(NamedTuple):
         return cls(tensor(weights, f"{name}.weight"), weights.get(f"{name}.bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 class Norm(NamedTuple):
@@ -45,7 +45,7 @@ class Norm(NamedTuple):
         return cls(tensor(weights, f"{name}.weight"), tensor(weights, f"{name}.bias"), eps)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class BlockNames(NamedTuple):
@@ -58,30 +58,34 @@ class BlockNames(NamedTuple):
 
 
 class EncoderBlock:
-    """x + attention(norm(x)), then x + down(activation(up(norm(x)))). The caller owns the keys and values, and attends."""
+    """x + attention(norm(x)), then x + down(gelu(up(norm(x)))). The caller owns the keys and values, and attends."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], prefix: str, names: BlockNames, heads: int, eps: float, activation: Callable[[Tensor], Tensor]
+        self, weights: Mapping[str, Tensor], prefix: str, names: BlockNames, heads: int, eps: float, gelu: Literal["none", "tanh"]
     ) -> None:
-        self._heads = heads
-        self._activation = activation
-        self._attention_norm = Norm.load(weights, f"{prefix}.{names.attention_norm}", eps)
-        self._mlp_norm = Norm.load(weights, f"{prefix}.{names.mlp_norm}", eps)
-        self._up = Dense.load(weights, f"{prefix}.{names.up}")
-        self._down = Dense.load(weights, f"{prefix}.{names.down}")
-        self._out = Dense.load(weights, f"{prefix}.self_attn.out_proj")
+        """`gelu`: how it is approximated."""
+        self.gelu = gelu
+        self.attention_norm = Norm.load(weights, f"{prefix}.{names.attention_norm}", eps)
+        self.mlp_norm = Norm.load(weights, f"{prefix}.{names.mlp_norm}", eps)
+        self.up = Dense.load(weights, f"{prefix}.{names.up}")
+        self.down = Dense.load(weights, f"{prefix}.{names.down}")
+        self.out = Dense.load(weights, f"{prefix}.self_attn.out_proj")
         parts = [Dense.load(weights, f"{prefix}.self_attn.{part}_proj") for part in ("q", "k", "v")]
         biases = [torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias for part in parts]
-        self._fused = Dense(torch.cat([part.weight for part in parts]), torch.cat(biases))
+        self.joined = Dense(torch.cat([part.weight for part in parts]), torch.cat(biases))
+        """To queries, keys and values side by side."""
+        self._heads = heads
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[rows, length, width] to queries, keys and values, each [rows, heads, length, width / heads]."""
-        rows, length, width = x.shape
-        fused = self._fused(self._attention_norm(x)).view(rows, length, 3, self._heads, width // self._heads)
-        queries, keys, values = fused.permute(2, 0, 3, 1, 4)
+        return self.split(self.joined(self.attention_norm(x)))
+
+    def split(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[rows, length, 3 x width] to queries, keys and values, each [rows, heads, length, width / heads]."""
+        queries, keys, values = joined.view(*joined.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         return queries, keys, values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """The block's output [rows, length, width] from its input and what its heads attended to, [rows, heads, length, width / heads]."""
-        x = x + self._out(attended.transpose(1, 2).flatten(2))
-        return x + self._down(self._activation(self._up(self._mlp_norm(x))))
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(self.mlp_norm(x)), approximate=self.gelu))

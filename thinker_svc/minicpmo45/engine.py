@@ -105,7 +105,7 @@ class MiniCpmThinkerEngine(Engine):
         self._model = ThinkerModel(
             weights, config.llm, self._vocabulary, self._pool, settings.slots, script, plain=settings.plain, tiling=tiling
         )
-        self._perception = Perception(weights, config, settings.slots)
+        self._perception = Perception(weights, config, settings.slots, plain=settings.plain, kernels=settings.kernels)
         queries = config.vision.queries
         self._stepper = Stepper(self._model, self._perception, self._prefixes, queries, self._clock, draft=settings.draft)
         self._warm_up()
@@ -220,6 +220,7 @@ class MiniCpmThinkerEngine(Engine):
         table.release()
         pages = session_pages(min(self._settings.warm_tokens, self._settings.window_tokens))
         self._model.warm_up(self._settings.slots, pages, draft=self._settings.draft)
+        self._perception.warm_up()
 
     def _tune(self, slot: Slot, config: SessionConfig) -> None:
         seed = session_seed(slot.session_id) if config.seed is None else config.seed

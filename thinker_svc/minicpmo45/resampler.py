@@ -41,16 +41,16 @@ class Resampler:
         self._queries = self._split(queries(Norm.load(weights, "resampler.ln_q", _EPS)(query))[None])
         self._out = Dense.load(weights, "resampler.attn.out_proj")
         self._proj = tensor(weights, "resampler.proj")
-        self._sinusoids = sinusoids(longest, query.shape[1] // 2).to(query.device)
+        self._sinusoids = sinusoids(longest, query.shape[1] // 2).to(query)
 
     def __call__(self, batch: PatchBatch, states: Tensor) -> Tensor:
         """states: [images, longest, vision width], finite at padding. Returns [images, queries, hidden]."""
         x = self._norm(self._project(states))
         row, column = batch.places()
-        place = torch.cat((self._sinusoids[column], self._sinusoids[row]), 2).to(x.dtype)
+        place = torch.cat((self._sinusoids[column], self._sinusoids[row]), 2)
         keys, values = self._split(self._keys(x + place)), self._split(self._values(x))
         queries = self._queries.expand(len(x), -1, -1, -1)
-        read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.real[:, None, None])
+        read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.seen)
         return self._post(self._out(read.transpose(1, 2).flatten(2))) @ self._proj
 
     def _split(self, x: Tensor) -> Tensor:

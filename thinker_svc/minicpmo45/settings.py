@@ -26,7 +26,7 @@ class MiniCpmThinkerSettings(BaseSettings):
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
     kernels: Literal["plain", "fused"] = "plain"
-    """Of the language model. plain: those of torch. fused: our own, for CUDA; a whole step is one graph."""
+    """Of the language model and the encoders. plain: those of torch. fused: our own, for CUDA; a whole step is one graph."""
     draft: bool = False
     """A unit's first token is guessed, so that one that speaks takes a step less. Its tokens are the same."""
     warm_tokens: int = Field(2560, ge=0)

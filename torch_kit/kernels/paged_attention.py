@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_kit.kernels.parts import combine
 from torch_kit.ragged import RaggedBatch
 
 _INTS = ["tiles", "pages", "starts", "stops", "orders", "prefix_pages", "order"]
@@ -120,27 +121,6 @@ def _attend(
         tl.store(partials + where[:, None] * HEAD + column[None, :], mixed, mask=(used & (total > 0))[:, None])
 
 
-@triton.jit(do_not_specialize=["lines"])
-def _combine(partials, logs, out, lines, HEAD: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    line = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.arange(0, HEAD)
-    mask = line < lines
-    top = tl.full((BLOCK,), float("-inf"), tl.float32)
-    for split in tl.static_range(SPLITS):
-        top = tl.maximum(top, tl.load(logs + split * lines + line, mask=mask, other=float("-inf")))
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.zeros((BLOCK,), tl.float32)
-    mixed = tl.zeros((BLOCK, HEAD), tl.float32)
-    for split in tl.static_range(SPLITS):
-        share = tl.exp2(tl.load(logs + split * lines + line, mask=mask, other=float("-inf")) - top)
-        # parts that saw nothing were not written
-        part = tl.load(partials + (split * lines + line)[:, None] * HEAD + column[None, :], mask=(share > 0)[:, None], other=0.0)
-        total += share
-        mixed += part * share[:, None]
-    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-    tl.store(out + line[:, None] * HEAD + column[None, :], mixed.to(out.dtype.element_ty), mask=mask[:, None])
-
-
 class PagedAttention:
     """Of batches of one shape: how it is launched, and the fp32 partial results where pages are split."""
 
@@ -174,6 +154,4 @@ class PagedAttention:
             lines, splits == 1, precision, num_warps=self.how.warps, num_stages=self.how.stages,
         )  # fmt: skip
         if splits > 1:
-            lines = tokens * heads
-            block = 4 if lines <= 4096 else 16
-            _combine[(triton.cdiv(lines, block),)](self._partials, self._logs, out, lines, head_dim, splits, block, num_warps=block // 4)
+            combine(self._partials, self._logs, out)
