@@ -278,11 +278,12 @@ class Actor:
                     self._relay(effect, at)
                 case fx.Grant() if effect.stage in self.links:
                     self.links[effect.stage].grant(effect)
-                case fx.Grant():
-                    pass  # the stage is being placed anew; its credit is told when it is there
-                case fx.Mute():
-                    if self.outbound is not None:
-                        self.outbound.mute(effect.response_id)
+                case fx.Mute() if self.outbound is not None:
+                    self.outbound.mute(effect.response_id)
+                case fx.Grant() | fx.Mute():
+                    pass  # nobody is there; credit is told to a stage when it is
+                case fx.Unhear():
+                    self.rehearsal.unhear(effect.position)
                 case fx.Emit(seq, event):
                     entry = _encode((seq, type(event).__name__)), _encode(event)
                     self._pending_bytes += len(entry[1])
@@ -379,9 +380,8 @@ class Actor:
             return
         response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
         seq = effect.seq if durable else None
-        text = self._render(event, seq).decode()
         skipped = self._beyond.skipped(seq) if response_id and self._beyond is not None else ""
-        frame = Frame(text, response_id, at, type(event).__name__, skipped)
+        frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped)
         if not self.outbound.put(frame):
             self._overflow(self.outbound)
         elif isinstance(event, events.ResponseDone):

@@ -17,7 +17,7 @@ from session_store.errors import AtCapacity, ReservationLost, StagesUnavailable,
 
 from . import metrics
 from .actor import Actor
-from .conversation import commands
+from .conversation import camera, commands
 from .conversation.effects import Replace, Vacate
 from .opening import Opened, Opener
 from .pulse import PulseWatch
@@ -116,6 +116,8 @@ class Places:
         stage, conversation, heard_up_to = effect.stage, self._actor.conversation, self._heard_up_to(effect)
         if heard_up_to is not None:
             effect = msgspec.structs.replace(effect, resume_after={**effect.resume_after, "client": heard_up_to})
+        if camera.SOURCE in effect.resume_after:  # pictures are not kept
+            effect = msgspec.structs.replace(effect, resume_after={**effect.resume_after, camera.SOURCE: conversation.input.frames})
         base = conversation.state.bases.get(stage, 0)
         link = await self._opener.place_anew(self._opened, effect, left, conversation.config, base, conversation.memory.recap)
         self._take_up(link, heard_up_to)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from .conversation.effects import InputAudio, Relay
 
 REHEARD_BYTES = 30 * 48_000
@@ -31,6 +33,16 @@ class Rehearsal:
         """Nobody will hear it again."""
         self._relays.clear()
         self._bytes = 0
+
+    def unhear(self, position: int) -> None:
+        """What is kept above the position is silence from now on."""
+        for index, relay in enumerate(self._relays):
+            audio = relay.payload
+            taken = min(relay.position - position, audio.samples)
+            if taken > 0:
+                left = audio.data[: (audio.samples - taken) * audio.format.sample_bytes]
+                silent = msgspec.structs.replace(audio, data=left + audio.format.silence(taken))
+                self._relays[index] = msgspec.structs.replace(relay, payload=silent)
 
     def after(self, position: int) -> list[Relay]:
         """What is kept above the position, oldest first."""

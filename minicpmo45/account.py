@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import Tensor
 
 from minicpmo45.config import Config, FlowConfig, HiftConfig
@@ -12,7 +13,18 @@ from minicpmo45.config_json import from_json
 from minicpmo45.errors import CheckpointError
 from minicpmo45.findings import Findings
 from minicpmo45.flow_yaml import read_flow_config, sizes_file
-from minicpmo45.layout import PREFIXES, Layout, differences, flow_layout, hift_layout, modern_name, prefix_of, safetensors_layout
+from minicpmo45.layout import (
+    DIRECTION,
+    GAIN,
+    PREFIXES,
+    Layout,
+    differences,
+    flow_layout,
+    hift_layout,
+    modern_name,
+    prefix_of,
+    safetensors_layout,
+)
 from minicpmo45.meter import Meter
 from minicpmo45.networks import try_speaker_model, try_speech_tokenizer
 from minicpmo45.recordings import LONGEST_S, check_recording
@@ -21,6 +33,7 @@ from minicpmo45.token2wav import (
     FLOW_FILE,
     HIFT_FILES,
     default_voice,
+    fold_weight_norm,
     hift_config,
     shapes,
     speaker_model,
@@ -31,7 +44,7 @@ from minicpmo45.token2wav import (
 )
 from minicpmo45.tokens import bad_token_ids, read_json, resolve
 from minicpmo45.values import bad_shards, bad_tensors
-from minicpmo45.weights import INDEX_FILE, Place, survey
+from minicpmo45.weights import INDEX_FILE, Place, Weights, survey
 
 SAFETENSORS = "all shards"
 
@@ -206,6 +219,16 @@ class _Examination:
         self._found.note(bad_shards(self._places.values(), meter))
         for name, tensors in self._tensors.items():
             self._found.note(bad_tensors(self._path / ASSETS / name, tensors, meter))
+        if not self._found.all:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Weight norm, as services fold it: a row of length 0 has no direction."""
+        normed = {name: place for name, place in self._places.items() if name.endswith((DIRECTION, GAIN))}
+        stored = [Weights(normed).load(dtype=torch.float32)] if normed else []
+        for tensors in (*stored, *(each for name, each in self._tensors.items() if name in HIFT_FILES)):
+            with self._found.noting():
+                fold_weight_norm(tensors)
 
 
 def _part(name: str, places: dict[str, Place], expected: Layout) -> Part:

@@ -175,10 +175,13 @@ def read_config(path: Path, causal: bool | None = None) -> Config:
     Raises CheckpointError that names the file or field which is missing, malformed or of another model.
     """
     from minicpmo45.config_json import from_json
+    from minicpmo45.errors import CheckpointError
     from minicpmo45.flow_yaml import read_flow_config, sizes_file
     from minicpmo45.token2wav import ASSETS, hift_config
     from minicpmo45.tokens import read_json
 
+    if not path.is_dir():
+        raise CheckpointError(str(path), "no such folder")
     config = from_json(read_json(path / "config.json"))
     folder = path / ASSETS
     if not folder.is_dir():

@@ -14,6 +14,9 @@ Encoding = Literal["pcm", "pcmu", "pcma"]
 Modality = Literal["audio", "text"]
 
 
+_SILENCE = {"pcm": b"\x00", "pcmu": b"\xff", "pcma": b"\xd5"}
+
+
 class AudioFormat(Quiet, frozen=True):
     """Coding and rate of client audio: mono PCM16 little-endian at 24000 or 16000 Hz, or G.711 at 8000 Hz."""
 
@@ -26,6 +29,9 @@ class AudioFormat(Quiet, frozen=True):
 
     def milliseconds(self, samples: int) -> int:
         return samples * 1000 // self.rate
+
+    def silence(self, samples: int) -> bytes:
+        return _SILENCE[self.encoding] * (samples * self.sample_bytes)
 
 
 class ServerVad(Quiet, frozen=True, tag="server_vad"):

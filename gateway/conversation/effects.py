@@ -1,4 +1,4 @@
-"""What to do. `Relay`, `Grant` and `Mute` are performed at once; everything else only after the commit that carries it."""
+"""What to do. `Relay`, `Grant`, `Mute` and `Unhear` are performed at once; everything else only after the commit that carries it."""
 
 from __future__ import annotations
 
@@ -55,6 +55,12 @@ class Mute(Quiet, frozen=True):
     """No audio of this response leaves any more, from now on."""
 
     response_id: str
+
+
+class Unhear(Quiet, frozen=True):
+    """The client's audio after this position is taken back: a stage that is placed anew hears silence in its place."""
+
+    position: int
 
 
 class Emit(Quiet, frozen=True):
@@ -189,4 +195,4 @@ class Close(Quiet, frozen=True):
     reason: str
 
 
-Effect = Relay | Grant | Mute | Emit | Order | Replace | Vacate | Ack | Close
+Effect = Relay | Grant | Mute | Unhear | Emit | Order | Replace | Vacate | Ack | Close

@@ -22,6 +22,7 @@ def resumed(c: Conversation, resume: Resume) -> None:
     Whoever drained or closed it before could not end it: it goes on.
     """
     rolled_back = is_rolled_back(c, resume)
+    heard_ms = _answered_until(c, resume)
     c.state.closing = c.state.draining = False
     for stage in resume.attached:
         c.edges.accepted(stage.stage, stage.edges)
@@ -43,7 +44,15 @@ def resumed(c: Conversation, resume: Resume) -> None:
         _begin_above(c, resume)
     c.state.lost = list(dict.fromkeys((*c.state.lost, *resume.lost)))
     for name in list(c.state.lost):
-        lost(c, StageLost(name, "not there at the takeover"))
+        lost(c, StageLost(name, "not there at the takeover"), heard_ms)
+
+
+def _answered_until(c: Conversation, resume: Resume) -> int | None:
+    """Up to where a native model that is lost at a takeover had heard what the client sends again; what was said while it was waited for
+    is not answered yet. None: nothing comes again."""
+    if c.memory.recap is not None and c.graph.model_stage in c.state.lost:
+        return c.memory.recap.heard_until_ms
+    return c.input.end_ms(c.config.input_format) if resume.resends else None
 
 
 def input_position(c: Conversation, resume: Resume) -> int:
@@ -101,8 +110,8 @@ def _begin_above(c: Conversation, resume: Resume) -> None:
         speaking.fail(c, "rolled_back", "")
 
 
-def lost(c: Conversation, loss: StageLost) -> None:
-    """Only this stage is placed anew; a response that needed it ends as failed."""
+def lost(c: Conversation, loss: StageLost, heard_ms: int | None = None) -> None:
+    """Only this stage is placed anew; a response that needed it ends as failed. `heard_ms`: see `native.lost`."""
     stage = loss.stage
     if stage not in c.state.lost:
         c.state.lost.append(stage)
@@ -110,18 +119,18 @@ def lost(c: Conversation, loss: StageLost) -> None:
     if stage in c.graph.response_stages:
         speaking.fail(c, "stage_lost", stage)
     client.update_interrupted(c, stage)
-    resume_after = rebuild(c, stage)
+    resume_after = rebuild(c, stage, heard_ms)
     if stage == c.graph.audio_stage:
         c.held.clear()
         c.playback.begin_anew()
     c.effects.append(Replace(stage, resume_after))
 
 
-def rebuild(c: Conversation, stage: str) -> dict[str, int]:
+def rebuild(c: Conversation, stage: str, heard_ms: int | None = None) -> dict[str, int]:
     """Ready for a stage that begins anew elsewhere. Answers the position of each edge up to which it needs nothing."""
     heard = c.edges.watermark("client", stage)
     if stage == c.graph.model_stage:
-        native.lost(c)
+        native.lost(c, heard_ms)
     had = c.edges.give_up(stage)
     resume_after = {source: had.get(source, 0) for source in c.graph.edges(stage)}
     last_order = c.outbox.forget(stage)

@@ -9,7 +9,7 @@ import msgspec
 from . import camera, dialog, early_close, events, native, overlap, policy, speaking
 from .commands import DecisionOut, InputAppend, TranscriptOut
 from .dialog import Hearing
-from .effects import ClearOrder, CommitOrder
+from .effects import ClearOrder, CommitOrder, Unhear
 from .errors import ERRORS, Refusal
 from .items import Item, Part
 
@@ -78,10 +78,20 @@ def forget_turn(c: Conversation, *, everyone: bool = False) -> None:
 def clear(c: Conversation) -> None:
     forget_turn(c, everyone=True)
     c.input.forget_split()
+    _take_back(c)
     c.input.forget_until(c.input.end_ms(c.config.input_format))
     c.dialog.take_told()
     native.cleared(c)
     c.emit(events.InputCleared())
+
+
+def _take_back(c: Conversation) -> None:
+    """A stage that is placed anew does not hear what is cleared; but a native model what units of its log consumed."""
+    start_ms, end_ms = c.input.buffer_start_ms, c.input.end_ms(c.config.input_format)
+    if c.graph.model_stage:
+        start_ms = max(start_ms, native.heard_until(c))
+    if start_ms < end_ms:
+        c.effects.append(Unhear(max(0, c.input.position - (end_ms - start_ms) * c.config.input_format.rate // 1000)))
 
 
 def commit(c: Conversation, item_id: str, start_ms: int, end_ms: int, *, wants_reply: bool) -> None:

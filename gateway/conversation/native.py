@@ -47,6 +47,8 @@ class Native(Struct, array_like=True):
     """The latest pause of the user's, where units are closed early."""
     closed_until_ms: int = 0
     """Where the unit that was closed early last would have ended."""
+    told: int = 0
+    """Units whose decision the client knows: one of them may be without a receipt for ever."""
 
 
 class Stayed(Struct, frozen=True):
@@ -93,6 +95,7 @@ def decided(c: Conversation, chunk: StageChunk, decision: DecisionOut) -> None:
         c.native.base -= decision.kind != "turn_end"  # only heard again: it was counted before
         return
     response_id = live.id if live is not None else None
+    c.native.told = max(c.native.told, c.native.units + 1)
     c.emit(events.UnitDecided(c.native.units, decision.kind, decision.t_ms, decision.decided_at_ms, response_id))
 
 
@@ -173,6 +176,15 @@ def heard(c: Conversation) -> None:
         native.submitted_at, native.frames, native.awaited = c.now, 0, True
 
 
+def heard_until(c: Conversation) -> int:
+    """Where the newest unit ends that the model is known to have heard."""
+    if (newest := next(reversed(c.unit_log.notes.values()), None)) is not None:
+        return newest.end_ms
+    if c.graph.model_stage in c.state.lost and c.memory.recap is not None:
+        return c.memory.recap.heard_until_ms
+    return max(0, c.native.boundary_ms - c.graph.native.unit_ms)
+
+
 def cleared(c: Conversation) -> None:
     """The open unit begins anew."""
     c.native.boundary_ms, c.native.frames, c.native.over = c.input.end_ms(c.config.input_format) + c.graph.native.unit_ms, 0, None
@@ -208,17 +220,18 @@ def continue_in_silence(c: Conversation) -> None:
 # losses
 
 
-def lost(c: Conversation) -> None:
+def lost(c: Conversation, heard_ms: int | None = None) -> None:
     """The model is placed anew: it is told what was said and what it noted since, and hears the latest sound again without answering to it.
 
-    It counts its turns from 1 again, so they must not be of an epoch that has some.
+    It counts its turns from 1 again, so they must not be of an epoch that has some. `heard_ms`: up to where it heard what comes again;
+    None: to where the input is now.
     """
     if c.native.epoch == c.fence.epoch:
         speaking.advance(c, "stage_lost")
     c.memory.stayed = Stayed(c.native.base, c.memory.recap)
-    c.native.base = c.native.units
+    c.native.base = c.native.units = max(c.native.units, c.native.told)
     c.native.closing, c.native.closed_until_ms, c.native.awaited = None, 0, False
-    end_ms = c.input.end_ms(c.config.input_format)
+    end_ms = c.input.end_ms(c.config.input_format) if heard_ms is None else heard_ms
     told = c.unit_log.told() if unit_log.span_ms(c.graph) else ()
     until = (c.unit_log.reached or Point()) if told else None
     c.memory.recap = Recap(recap(c.history, c.graph.native.recap_chars, until), end_ms, told)

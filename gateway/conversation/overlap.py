@@ -15,8 +15,6 @@ from .effects import InputAudio
 if TYPE_CHECKING:
     from .session import Conversation
 
-_SILENCE = {"pcm": b"\x00", "pcmu": b"\xff", "pcma": b"\xd5"}
-
 
 class Over(Struct, array_like=True):
     """Speech over the model's that may be an acknowledgement."""
@@ -90,7 +88,7 @@ def silenced(c: Conversation, audio: InputAudio) -> InputAudio:
     """What stages hear of the client's sound: nothing while the model speaks, if such speech is ignored."""
     if not c.graph.model_stage or in_force(c).policy != "ignore" or not c.speaking:
         return audio
-    return msgspec.structs.replace(audio, data=_SILENCE[audio.format.encoding] * len(audio.data))
+    return msgspec.structs.replace(audio, data=audio.format.silence(audio.samples))
 
 
 def _acknowledges(c: Conversation, text: str, *, so_far: bool = False) -> bool:

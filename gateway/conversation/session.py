@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from gateway.graph import Edges, Graph
 
-from . import client, early_close, events, failover, hearing, moving, native, outputs, overlap, speaking
+from . import camera, client, early_close, events, failover, hearing, moving, native, outputs, overlap, speaking
 from .commands import (
     Client,
     ClientCommand,
@@ -170,7 +170,7 @@ class Conversation:
         for reader in told:
             if position <= self.edges.watermark(source, reader):
                 continue  # sent again after a takeover, and this one has it
-            if reader in self.state.lost and chunk is not None:
+            if reader in self.state.lost and (chunk is not None or source == camera.SOURCE):
                 continue  # its successor begins behind it; only what the client says is heard again
             previous = self.edges.sent(source, reader, position)
             self.effects.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -32,11 +33,11 @@ def fetch(names: Annotated[list[str] | None, typer.Argument(help="Only these.")]
     typer.echo(f"models: {len(found)} present in {found[0].folder.parent}" if found else "models: none wanted")
 
 
-def missing_models() -> list[str]:
-    """Names of the embedded models that the cache does not hold."""
+def missing_models(names: Collection[str] | None = None) -> list[str]:
+    """Names of the embedded models, of these or of all, that the cache does not hold."""
     from parley.models import list_models
 
-    return [status.model.name for status in list_models() if not status.present]
+    return [status.model.name for status in list_models() if not status.present and (names is None or status.model.name in names)]
 
 
 def _table() -> None:

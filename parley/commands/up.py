@@ -39,6 +39,8 @@ from .talk import DEFAULT_REPLY, REPLY_TIMEOUT_S, Server, hold
 
 QUESTION = Path(__file__).parents[1] / "assets" / "synthetic_question.wav"
 EMBEDDED = "embedded"
+DETECTORS = ("silero", "smart-turn")
+"""Models of the service that every profile's house starts."""
 STOPPED_EARLY = 130
 SPEAK_PATIENCE_S = 5.0
 T = TypeVar("T")
@@ -80,8 +82,9 @@ def up(
         settings = SupervisorSettings()
         check_port(host, port)
         path = find_profile(profile)
-        if path.stem == EMBEDDED and (missing := missing_models()):
-            raise MissingBinary(f"models are missing: {', '.join(missing)}: run `parley models fetch`")
+        if missing := missing_models(None if path.stem == EMBEDDED else DETECTORS):
+            names = "" if path.stem == EMBEDDED else f" {' '.join(missing)}"
+            raise MissingBinary(f"models are missing: {', '.join(missing)}: run `parley models fetch{names}`")
         placement = _placement(path, gpus, mps)
         folder = RunFolder.create(settings.run_dir)
     except (BadRecording, SupervisorError, OSError, ValueError) as error:
@@ -99,7 +102,8 @@ def _placement(profile: Path, gpus: str, mps: bool) -> Placement:
     """The machine is looked at only when something may run on a GPU. Raises SupervisorError."""
     wanted = devices(profile, os.environ.get("PARLEY_DEVICE"))
     machine = Machine() if all(device == CPU for device in wanted.values()) else look()
-    return place(wanted, machine, [each for each in map(str.strip, gpus.split(",")) if each], mps=mps)
+    named = [each.strip() for each in gpus.split(",")] if gpus else []
+    return place(wanted, machine, named, mps=mps)
 
 
 class _Run:

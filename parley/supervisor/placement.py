@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from .mps import CONTROL, PIPES
 
 DEVICE, VISIBLE, BESIDE = "PARLEY_DEVICE", "CUDA_VISIBLE_DEVICES", "PARLEY_STAGES_ON_CARD"
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 
 
 class Sharing(Struct, frozen=True):
@@ -91,7 +93,11 @@ def _cards(devices: Mapping[str, str], machine: Machine, gpus: Sequence[str]) ->
 
 
 def _card(name: str, known: tuple[str, ...] | None) -> str:
-    if not name.isdecimal() or known is None:
+    if not name.isdecimal():
+        if name in (known or ()) or _UUID.fullmatch(name):
+            return name
+        raise NoSuchCard(f"{name!r} names no GPU: a number, or a UUID as `nvidia-smi -L` lists it")
+    if known is None:
         return name
     if int(name) >= len(known):
         count = f"{len(known)} GPU{'s' if len(known) > 1 else ''}"

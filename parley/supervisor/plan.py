@@ -18,6 +18,7 @@ from .settings import SupervisorSettings
 from .store import find_store, store_command
 
 STAGE_SERVICES = {"vad": "vad_svc", "thinker": "thinker_svc", "talker": "talker_svc", "vocoder": "vocoder_svc"}
+GATEWAY = "gateway"
 
 # one thread a model is fastest on small CPUs, and pools of six processes would fight over two cores
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1") | {
@@ -106,7 +107,7 @@ def embedded_plan(
         services=tuple(
             python(name, module, private | chosen.get(name, {}) | placed.env.get(name, {})) for name, module in STAGE_SERVICES.items()
         ),
-        gateway=python("gateway", "gateway", public),
+        gateway=python(GATEWAY, "gateway", chosen.get(GATEWAY, {}) | public),
         cards=tuple(_shared_card(each, number, folder, settings or SupervisorSettings()) for number, each in enumerate(placed.sharings)),
         said=placed.said,
         warnings=placed.warnings,
@@ -128,7 +129,8 @@ def devices(profile: Path, device: str | None) -> dict[str, str]:
 
     Raises MissingBinary.
     """
-    wanted = {name: settings.get(DEVICE) or device or CPU for name, settings in service_settings(profile).items()}
+    stages = {name: settings for name, settings in service_settings(profile).items() if name != GATEWAY}
+    wanted = {name: settings.get(DEVICE) or device or CPU for name, settings in stages.items()}
     return {name: device or AUTO if each == AUTO else each for name, each in wanted.items()}
 
 
@@ -146,7 +148,7 @@ def service_settings(profile: Path) -> dict[str, dict[str, str]]:
     found = document.get("services") if isinstance(document, dict) else None
     if not isinstance(found, dict):
         return {}
-    if unknown := [name for name in found if name not in STAGE_SERVICES]:
+    if unknown := [name for name in found if name not in (*STAGE_SERVICES, GATEWAY)]:
         raise MissingBinary(f"profile '{profile.stem}' names services that are not there: {', '.join(map(str, unknown))}")
     return {
         name: {str(key): str(value) for key, value in settings.items()} for name, settings in found.items() if isinstance(settings, dict)

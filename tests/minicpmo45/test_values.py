@@ -327,3 +327,22 @@ def test_another_voice_of_the_checkpoint_may_be_long_but_not_broken(tiny_checkpo
     assert named(folder) == []
     (folder / "assets" / "broken.wav").write_bytes(b"ID3")
     assert named(folder) == ["broken.wav"]
+
+
+def test_a_row_without_a_direction_is_said_as_services_say_it(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Its values are all finite; folded under weight norm they are none."""
+    folder = copy_checkpoint(tiny_checkpoint, tmp_path / "shard")
+    name = "tts.head_code.0.parametrizations.weight.original1"
+    place = find_tensors(folder, (name,))[name]
+    spoil(folder, name, 0, bytes((place.tensor.end - place.tensor.begin) // place.tensor.shape[0]))
+    assert named(folder) == [name]
+    with pytest.raises(CheckpointError, match="length 0"):
+        talker_weights(folder)
+    folder = copy_checkpoint(tiny_checkpoint, tmp_path / "hift")
+    file = own(folder, ASSETS / "hift.pt")
+    tensors = torch.load(file)
+    next(value for key, value in tensors.items() if key.endswith("original1"))[0] = 0
+    torch.save(tensors, file)
+    assert len(named(folder)) == 1
+    with pytest.raises(CheckpointError, match="length 0"):
+        hift_weights(folder)

@@ -107,3 +107,10 @@ def test_cards_that_are_not_there_are_refused() -> None:
     for wanted in ({}, dict.fromkeys(NATIVE, "cpu")):
         with pytest.raises(NoSuchCard, match="no service of this profile"):
             place(wanted, machine, ["0"])
+
+
+@pytest.mark.parametrize("name", ["-1", "x", "0;rm", "", "GPU-", "gpu-a b"])
+def test_what_names_no_card_is_refused(name: str) -> None:
+    for machine in (Machine(cards=("0",)), Machine(cards=None)):
+        with pytest.raises(NoSuchCard, match="names no GPU"):
+            place(NATIVE, machine, [name])

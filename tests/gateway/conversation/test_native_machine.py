@@ -163,6 +163,24 @@ class NativeInterleavings(RuleBasedStateMachine):
             self.world.chunk("seer", output, epoch=epoch, turn=turn, response_id=f"t{turn}", last=last)  # type: ignore[arg-type]
             self.obeyed()
 
+    @precondition(lambda self: not self.world.c.state.lost)
+    @rule(kind=st.sampled_from(["listen", "speak"]), notes=st.booleans())
+    def is_lost_within_a_unit(self, kind: str, notes: bool) -> None:
+        """What it decided was told; its receipt never comes."""
+        if kind == "speak" or self.model.open is not None:
+            if self.model.open is None:
+                self.model.turn += 1
+                self.model.open = (self.model.epochs["seer"], self.model.turn)
+            self.say(DecisionOut("speak", max(0, self.world.heard_ms - 1000), self.world.heard_ms))
+            self.say(TextOut("so "))
+        else:
+            decision = DecisionOut("listen", max(0, self.world.heard_ms - 1000), self.world.heard_ms)
+            self.world.chunk("seer", decision, epoch=self.model.epochs["seer"], response_id="")
+        if notes and self.world.noting:
+            self.world.note()
+        self.obeyed()
+        self.loses("seer")
+
     # what comes behind it
 
     def next(self, stage: str) -> Relay | None:

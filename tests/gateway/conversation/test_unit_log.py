@@ -250,3 +250,32 @@ def test_what_a_model_was_told_is_told_again_with_an_update_and_written_once() -
     ]
     there = tale.restored()
     assert there.memory == tale.c.memory and state_of(there) == state_of(tale.c)
+
+
+@pytest.mark.behaviour("X1", "X3")
+@pytest.mark.parametrize("graph", [OFF, LONG])
+def test_a_model_lost_with_its_gateway_answers_nothing_that_comes_again(graph: Graph) -> None:
+    """Whose client sends again, is counted back; the model is told up to where the one before had heard all the same."""
+    tale = noting(graph)
+    talk(tale, "One. ", "Two.", ends=True)
+    tale.wait(4000)
+    listen(tale, 2)
+    tale.arrive()
+    heard_ms = tale.heard_ms
+    tale.die(lost=("seer",))
+    recap = tale.c.memory.recap
+    assert recap is not None and recap.heard_until_ms == heard_ms == tale.heard_ms
+
+
+def test_a_unit_that_was_told_and_got_no_receipt_gives_its_number_to_no_other() -> None:
+    tale = noting()
+    listen(tale, 2)
+    for end_ms in (3000, 4000):
+        tale.say(1000)
+        tale.chunk("seer", commands.DecisionOut("listen", end_ms - 1000, end_ms), epoch=tale.c.fence.epoch, response_id="")
+        if end_ms == 3000:
+            tale.lose("seer")
+            place(tale)
+            tale.chunk("seer", commands.DecisionOut("listen", 2000, 3000), epoch=tale.c.fence.epoch, response_id="")
+            tale.do(StageUnit("seer", 0))
+    assert [unit for unit, _ in tale.decisions] == [0, 1, 2, 3]
