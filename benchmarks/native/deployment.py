@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,17 +47,45 @@ class Talk(msgspec.Struct):
     errors: list[str] = []
 
 
-class Deployed(msgspec.Struct, frozen=True):
+class Deployed:
     """What runs: the gateways' addresses, and all processes by name."""
 
-    addresses: list[str]
-    pids: dict[str, int]
+    def __init__(
+        self, folder: Path, processes: dict[str, subprocess.Popen[bytes]], start: Callable[[str], subprocess.Popen[bytes]], store: int
+    ) -> None:
+        fronts = [name for name in processes if name not in STAGES]
+        self.addresses: list[str] = [json.loads((folder / f"{front}.json").read_text())["http"] for front in fronts]
+        self.store = store
+        """Process id of Valkey."""
+        self._folder, self._processes, self._start = folder, processes, start
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of gateways and services, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    @property
+    def dead(self) -> list[str]:
+        """Processes that ended, though nobody told them to."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
+    async def revive(self, name: str) -> float:
+        """Kills a process, and starts it again at once, as a supervisor does; seconds until the new one is ready."""
+        self._processes[name].kill()
+        await asyncio.to_thread(self._processes[name].wait)
+        (self._folder / f"{name}.json").unlink()
+        began = time.monotonic()
+        self._processes[name] = self._start(name)
+        await _ready(self._folder, name, self._processes[name])
+        return time.monotonic() - began
 
 
 @asynccontextmanager
-async def deployed(bench: Bench, *, mps: bool, gateways: int = 1, lead_ms: int = 1000, **env: str) -> AsyncIterator[Deployed]:
+async def deployed(
+    bench: Bench, *, mps: bool, gateways: int = 1, lead_ms: int = 1000, service: str = "benchmarks.native.service", **env: str
+) -> AsyncIterator[Deployed]:
     """`mps`: the services share the card through NVIDIA's control daemon, else by time slices. `lead_ms`: sound may be at the client so
-    long before it is played."""
+    long before it is played. `service`: the module that serves a stage."""
     folder = Path(tempfile.mkdtemp(prefix="parley-native-"))
     profile = yaml.safe_load((ROOT / "profiles" / "minicpmo45.yaml").read_text())
     del profile["nodes"]["turn"], profile["publish"]["turn"]
@@ -87,14 +115,13 @@ async def deployed(bench: Bench, *, mps: bool, gateways: int = 1, lead_ms: int =
             **env,
         }
         fronts = ["gateway", *(f"gateway{n}" for n in range(2, gateways + 1))]
-        commands = {stage: ["-m", "benchmarks.native.service", stage] for stage in STAGES} | {front: ["-m", "gateway"] for front in fronts}
+        commands = {stage: ["-m", service, stage] for stage in STAGES} | {front: ["-m", "gateway"] for front in fronts}
         try:
             for name, arguments in commands.items():
                 processes[name] = _started(folder, name, arguments, shared)
             for name, process in processes.items():
                 await _ready(folder, name, process)
-            addresses = [json.loads((folder / f"{front}.json").read_text())["http"] for front in fronts]
-            yield Deployed(addresses, {name: process.pid for name, process in processes.items()})
+            yield Deployed(folder, processes, lambda name: _started(folder, name, commands[name], shared), valkey.pid)
         finally:
             for process in reversed(processes.values()):
                 process.terminate()
@@ -172,7 +199,7 @@ def _lag(now: float, began: float, unit: int) -> float:
 
 def _started(folder: Path, name: str, arguments: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
     own = {"PARLEY_READY_FILE": str(folder / f"{name}.json"), "PARLEY_HTTP_BIND": "127.0.0.1:0"}
-    with (folder / f"{name}.log").open("wb") as log:
+    with (folder / f"{name}.log").open("ab") as log:
         return subprocess.Popen([sys.executable, *arguments], env=env | own, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
 
