@@ -87,7 +87,7 @@ class Places:
         if lost is not None:
             await lost.abandon()
         try:
-            await self._place_in_time(effect)
+            await self._place_in_time(effect, 0.0 if lost is not None and lost.refused else self._wait_s)
         except (StageRefused, StoreError) as failure:
             log.error("stage not placed anew", session=self._opened.session_id, stage=stage, why=type(failure).__name__)
             metrics.REPLACEMENTS.labels(stage, "failed").inc()
@@ -95,12 +95,13 @@ class Places:
             return
         metrics.REPLACEMENTS.labels(stage, "placed").inc()
 
-    async def _place_in_time(self, effect: Replace) -> None:
-        """The process may be on its way back: while no replica has a place it is looked for again, ever less often."""
+    async def _place_in_time(self, effect: Replace, wait_s: float) -> None:
+        """The process may be on its way back: while no replica has a place it is looked for again, ever less often. One that lives and
+        ended the session is not waited for."""
         left = self._opened.placements[effect.stage].replica_id
         patiently = AsyncRetrying(
             retry=retry_if_exception(_may_come),
-            stop=stop_after_delay(self._wait_s),
+            stop=stop_after_delay(wait_s),
             wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=PAUSE_S),
             before_sleep=partial(self._waits, effect.stage),
             reraise=True,

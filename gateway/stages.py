@@ -71,6 +71,8 @@ class StageLink:
         self._acked = 0
         self._owes_ack = False
         self._closing = False
+        self.refused = False
+        """The stage lives, and cannot go on with this session."""
         self._closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._attached_at = 0.0
         self._returning: asyncio.Task[None] | None = None
@@ -281,6 +283,7 @@ class StageLink:
             self._closing = True
             self._stale()
         elif error.session_ended and not self._closing:
+            self.refused = True
             self.lost(error.message)
         elif not self._closing:
             self._put(translate.failed(self.stage, error), at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from websockets.exceptions import ConnectionClosed
 
 from tests.failover.conftest import PATIENT, Dial
 from tests.failover.line import Line
@@ -29,6 +31,8 @@ HEARD_MS = 1030 + 4000 + 40
 RATE = 24_000
 GREEDY = {"greedy": True, "force_listen_count": 0, "repetition_penalty": 1.0}
 SPEAKS = 2
+WINDOW = 1024
+"""Tokens of a session: a minute of listening."""
 
 
 class TinyHouse(House):
@@ -39,7 +43,12 @@ class TinyHouse(House):
         folder.mkdir(parents=True, exist_ok=True)
         script.write_text(json.dumps({"units": SCRIPT, "repeat": False}))
         self._chosen = {"PARLEY_CHECKPOINT": str(checkpoint), "PARLEY_THINKER_SCRIPT": str(script), "OMP_NUM_THREADS": "1"}
-        profile = {"PARLEY_PROFILE": str(ROOT / "profiles" / "minicpmo45.yaml"), "PARLEY_OPEN_TIMEOUT_MS": "30000"}
+        self._chosen["PARLEY_THINKER_WINDOW_TOKENS"] = str(WINDOW)
+        profile = {
+            "PARLEY_PROFILE": str(ROOT / "profiles" / "minicpmo45.yaml"),
+            "PARLEY_OPEN_TIMEOUT_MS": "30000",
+            "PARLEY_STAGE_WAIT_MS": "300000",
+        }
         super().__init__(folder, gateway={**PATIENT, **profile}, slots=4, stages=STAGES)
 
     def _service(self, service: str, number: int) -> Child:
@@ -183,3 +192,16 @@ async def test_what_an_engine_refuses_is_named_as_the_client_knows_it(tiny: Hous
         asked = await line.send("session.update", session={"type": "realtime", **session})
         refused = await line.error(asked)
         assert (refused["code"], refused["param"]) == ("update_refused", param)
+
+
+@pytest.mark.behaviour("X3", "L5")
+async def test_a_session_that_overflows_ends_alone_at_once_and_by_type(tiny: House, dial: Dial) -> None:
+    """Its stage lives and cannot go on with it: no other process is waited for."""
+    full, beside = await dial(tiny.realtime, extended=True), await dial(tiny.realtime, extended=True)
+    await full.configure(model_options={**GREEDY, "window": "off"})
+    with contextlib.suppress(ConnectionClosed):
+        for _ in range(WINDOW // 12):
+            await full.append(bytes(2 * RATE))
+    assert await full.until_closed(60.0) == (1011, "stage_lost")
+    assert [error["error"]["code"] for error in full.of("error")] == ["stage_lost"]
+    assert (await converse(beside, said(0.0))).text == (await alone(tiny, dial, 0.0)).text
