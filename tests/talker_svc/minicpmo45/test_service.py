@@ -45,7 +45,7 @@ async def test_a_turn_over_the_wire(tiny_checkpoint: Path, tmp_path: Path, monke
     [
         ({"PARLEY_TALKER": "other"}, "setting talker"),
         ({"PARLEY_TALKER": "minicpmo45"}, "setting PARLEY_CHECKPOINT"),
-        ({"PARLEY_TALKER": "minicpmo45", "PARLEY_CHECKPOINT": "nowhere"}, "config.json"),
+        ({"PARLEY_TALKER": "minicpmo45", "PARLEY_CHECKPOINT": "nowhere"}, "nowhere: no such folder"),
         ({"PARLEY_TALKER": "minicpmo45", "PARLEY_CHECKPOINT": "nowhere", "PARLEY_TALKER_POSITIONS": "9"}, "setting positions"),
     ],
 )
