@@ -21,19 +21,16 @@ import websockets
 import yaml
 
 from benchmarks.native.material import TEXT_TOKENS, VOICE, Bench
+from benchmarks.native.talk import FIRST_MS, HELD_BACK, RATE, UNIT_MS
 from parley.supervisor.mps import CONTROL, Mps
 from tests.support.valkey import ValkeyProcess
 
 ROOT = Path(__file__).parents[2]
-RATE = 24_000
 PACKET = RATE // 50
-FIRST_MS, UNIT_MS = 1030, 1000
 STAGES = ("thinker", "talker", "vocoder")
 START_S = 150.0
 SKIPPED = 4
 """Units at the beginning that are not counted: three that must listen, and one that meets new shapes."""
-HELD_BACK = 3840
-"""Samples of a turn that the generator keeps until the next piece."""
 
 
 class Talk(msgspec.Struct):

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ SKIPPED = 4
 """Units of each client that are not counted: three that must listen, and the first behind them."""
 LEAD_S = 4.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+T = TypeVar("T")
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ async def run(level: Level, addresses: list[str], picture: bytes, pids: Mapping[
     begins = time.monotonic() + LEAD_S + level.sessions / 40
     orders = _orders(level, addresses, begins, picture)
     before, began = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
-    answers = await asyncio.gather(*(_client(order) for order in orders))
+    answers = await asyncio.gather(*(obeyed("benchmarks.native.load_client", order, list[Talk]) for order in orders))
     took = time.monotonic() - began
     cpu = {name: (_cpu_s(pid) - before[name]) / took for name, pid in pids.items()}
     return {**msgspec.to_builtins(level), **summary([talk for answer in answers for talk in answer], level), "cpu": cpu}
@@ -133,13 +134,13 @@ def _orders(level: Level, addresses: list[str], begins: float, picture: bytes) -
     return orders
 
 
-async def _client(order: Order) -> list[Talk]:
+async def obeyed(module: str, order: msgspec.Struct, answer: type[T]) -> T:
+    """What clients in a process of their own found: the module reads one line of JSON and answers with one."""
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "benchmarks.native.load_client")
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe, limit=1 << 30)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, cwd=ROOT, stdin=pipe, stdout=pipe, limit=1 << 30)
     try:
-        answer, _ = await process.communicate(msgspec.json.encode(order) + b"\n")
-        return msgspec.json.decode(answer, type=list[Talk])
+        said, _ = await process.communicate(msgspec.json.encode(order) + b"\n")
+        return msgspec.json.decode(said, type=answer)
     finally:
         if process.returncode is None:
             process.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +13,7 @@ import msgspec
 import torch
 
 from benchmarks.native.deployment import STAGES, Deployed
-from benchmarks.native.load import LEAD_S, ROOT
+from benchmarks.native.load import LEAD_S, obeyed
 from benchmarks.native.soak_client import Order, Soaked
 from benchmarks.native.soak_faults import Faults, Kind
 from benchmarks.native.soak_faults import Order as FaultOrder
@@ -82,7 +81,8 @@ class Load:
             beside.append(asyncio.create_task(self._fail(phase, faults_s, kinds or get_args(Kind))))
         killing = asyncio.create_task(self._kill(phase, kill)) if kill else None
         try:
-            answers = await asyncio.gather(*(_client(order) for order in self._orders(phase, processes)))
+            orders = self._orders(phase, processes)
+            answers = await asyncio.gather(*(obeyed("benchmarks.native.soak_client", order, list[Soaked]) for order in orders))
             if killing is not None:
                 await killing
         finally:
@@ -144,18 +144,6 @@ class Load:
         phase.kills.append(kill)
         kill.ready_s = await self._there.revive(stage)
         kill.alive = not self._there.dead and others.items() <= self._there.pids.items()
-
-
-async def _client(order: Order) -> list[Soaked]:
-    pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "benchmarks.native.soak_client")
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe, limit=1 << 30)
-    try:
-        answer, _ = await process.communicate(msgspec.json.encode(order) + b"\n")
-        return msgspec.json.decode(answer, type=list[Soaked])
-    finally:
-        if process.returncode is None:
-            process.kill()
 
 
 def resident_mb(pid: int) -> float:
