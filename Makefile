@@ -1,6 +1,7 @@
 # The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session bench-native-unit chaos constraints clean
+.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session bench-early-close bench-native-unit \
+        bench-native-step bench-native-load bench-native-soak chaos constraints clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -63,6 +64,18 @@ bench-session: $(DEV) ## commit, admission, resume, CPU and memory of a gateway,
 
 bench-native-unit: $(DEV) ## a unit of the native model on a GPU, full size, random weights (ARGS="--tiny --device cpu" rehearses it)
 	@$(BIN)/python -m benchmarks.native_unit $(ARGS)
+
+bench-early-close: $(DEV) models ## how much sooner a unit is over when the user falls silent, on recorded speech with the real detector
+	@$(BIN)/python -m benchmarks.early_close $(ARGS)
+
+bench-native-step: $(DEV) ## a step of each native engine on a GPU at 1 to 128 sessions, beside its floor (ARGS="--tiny --device cpu --sessions 1 2" rehearses it)
+	@$(BIN)/python -m benchmarks.native_step $(ARGS)
+
+bench-native-load: $(DEV) ## many native conversations in real time on one GPU (ARGS="--tiny --device cpu --sessions 2 --seconds 8" rehearses it)
+	@$(BIN)/python -m benchmarks.native_load $(ARGS)
+
+bench-native-soak: $(DEV) ## lasting load with failures and kills on one GPU (ARGS="--tiny --device cpu --sessions 4 --minutes 1.5 --faults" rehearses it)
+	@$(BIN)/python -m benchmarks.native_soak $(ARGS)
 
 chaos: $(DEV) ## kill, freeze, drain and starve every process, often; count what was lost (SHORT=1 under 3 minutes; SEED= repeats, ONLY= chooses)
 	@SHORT="$(SHORT)" SEED="$(SEED)" ONLY="$(ONLY)" $(BIN)/python -m tests.chaos

@@ -24,11 +24,12 @@ from benchmarks.native import card, deployment, load, material
 from benchmarks.native.load import Level
 from benchmarks.native.material import Bench
 from benchmarks.native.spurts import spurts
+from minicpmo45.config import CODE_RATE
 
 SCRIPT_UNITS = 240
 STAGGER = 37
 """Units of the script that lie between two sessions."""
-LEAD_MS = 3000
+LEAD_MS = 60_000
 """So that no sound is held back for being early: the lag is the server's."""
 
 
@@ -53,8 +54,9 @@ class Run:
         self.raw["conditions"] = [
             f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of 6 s on average, "
             "text tokens a unit {1: 5, 2: 15, 3: 35, 4: 30, 5: 10, 8: 4, 18: 1} %",
-            f"preloaded: {options.context} tokens of context and an audio encoder's cache of random age in every session, {options.held} "
+            f"preloaded: {options.context} tokens of context in a window of {options.window} and an audio encoder's cache of random age in every session, {options.held} "
             f"tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames)",
+            "random weights never draw the end of a turn: its last unit ends after 25 codes",
             f"clients send packets of 100 ms; sound may be up to {LEAD_MS} ms ahead, so that none is held back; lag: from a unit's last "
             "packet to all that the unit made; a hole is silence at a player that began 80 ms after a turn's first sound",
         ]
@@ -65,10 +67,10 @@ class Run:
         env = {
             "PARLEY_THINKER_SCRIPT": str(self._script),
             "PARLEY_VOCODER_FLOW_STEPS": str(options.steps),
+            "PARLEY_TALKER_TAIL_CODES": str(CODE_RATE),
+            "PARLEY_THINKER_WINDOW_TOKENS": str(options.window),
             **dict(pair.split("=", 1) for pair in options.env),
         }
-        if options.tiny:
-            env["PARLEY_THINKER_WINDOW_TOKENS"] = "4096"
         began = time.monotonic()
         async with deployment.deployed(self.bench, mps=options.mps, gateways=options.gateways, lead_ms=LEAD_MS, **env) as there:
             self.raw["start_s"] = time.monotonic() - began
@@ -78,7 +80,7 @@ class Run:
             for sessions in options.sessions:
                 for phases in options.phases:
                     level = Level(sessions, phases, options.seconds, options.video, options.cancels, options.clients)
-                    found = await load.run(level, there.addresses, picture, there.pids)
+                    found = await load.run(level, there.addresses, picture, there.pids, there.stages)
                     self._keep({**found, "share": options.share, "steps": options.steps, "context": options.context, "env": options.env})
 
     def _keep(self, found: dict[str, Any]) -> None:
@@ -115,7 +117,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="Euler steps of the flow")
     parser.add_argument("--video", type=float, default=0.0, help="share of clients that send a picture a second")
     parser.add_argument("--seconds", type=int, default=30, help="units of each client and level")
-    parser.add_argument("--context", type=int, default=4096, help="tokens preloaded")
+    parser.add_argument("--window", type=int, default=4096, help="tokens that a session's window holds at most, prefix included")
+    parser.add_argument("--context", type=int, default=3800, help="tokens preloaded: with the prefix nearly a window")
     parser.add_argument("--held", type=int, default=250, help="tokens of a talker's turn before its first unit")
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--clients", type=int, default=8, help="processes that speak")

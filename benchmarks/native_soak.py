@@ -109,7 +109,7 @@ class Run:
             "PARLEY_VOCODER_FLOW_STEPS": str(options.steps),
             "PARLEY_BENCH_ORDERS": str(self.folder / "orders"),
             **({"PARLEY_STAGE_WAIT_MS": str(round(options.wait_s * 1000))} if options.kill else {}),
-            **({"PARLEY_THINKER_WINDOW_TOKENS": "4096"} if options.tiny else {}),
+            "PARLEY_THINKER_WINDOW_TOKENS": "4096",
         }
         return env | dict(pair.split("=", 1) for pair in options.env)
 
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every n-th response of a session is compared with its reference")
     parser.add_argument("--share", type=float, default=0.5, help="of units that speak")
     parser.add_argument("--steps", type=int, default=5, help="Euler steps of the flow")
-    parser.add_argument("--context", type=int, default=4096, help="tokens preloaded")
+    parser.add_argument("--context", type=int, default=3800, help="tokens preloaded: with the prefix nearly a window of 4096")
     parser.add_argument("--held", type=int, default=250, help="tokens of a talker's turn before its first unit")
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--clients", type=int, default=8, help="processes that speak")

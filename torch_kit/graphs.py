@@ -30,6 +30,8 @@ class Graphs:
         self._device = device
         self._captured: dict[Hashable, _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.on else None
+        # what a first run leaves cached belongs to its stream: one for all captures uses it again
+        self._stream = torch.cuda.Stream(device) if self.on else None  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return len(self._captured)
@@ -55,7 +57,8 @@ class Graphs:
 
     @torch.no_grad()
     def _capture(self, function: Callable[..., Any], blank: tuple[Tensor, ...]) -> _Captured:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = self._stream
+        assert stream is not None
         with torch.inference_mode(False):
             held = tuple(each.clone() for each in blank)
             stream.wait_stream(torch.cuda.current_stream(self._device))

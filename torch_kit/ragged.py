@@ -13,7 +13,7 @@ from torch_kit.packing import PAGE_FIELDS, TOKEN_FIELDS, Ints, joined, page_fiel
 from torch_kit.page_table import Appended
 from torch_kit.tiles import TILE_FIELDS, Tiles, Tiling, cut, page_orders, tile_table
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2304)
 """Token counts that a forward is made for."""
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 """Page counts that a batch of single tokens is made for."""

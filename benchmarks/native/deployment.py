@@ -52,6 +52,8 @@ class Deployed:
     ) -> None:
         fronts = [name for name in processes if name not in STAGES]
         self.addresses: list[str] = [json.loads((folder / f"{front}.json").read_text())["http"] for front in fronts]
+        self.stages: dict[str, str] = {stage: json.loads((folder / f"{stage}.json").read_text())["http"] for stage in STAGES}
+        """Where each service tells its metrics."""
         self.store = store
         """Process id of Valkey."""
         self._folder, self._processes, self._start = folder, processes, start

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,15 +39,26 @@ class Level(msgspec.Struct, frozen=True):
     """Processes that speak."""
 
 
-async def run(level: Level, addresses: list[str], picture: bytes, pids: Mapping[str, int]) -> dict[str, Any]:
-    """Lag, first sound, holes, misses, late sends, CPU of each process: a row of the table, with all samples."""
+async def run(
+    level: Level, addresses: list[str], picture: bytes, pids: Mapping[str, int], stages: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Lag, first sound, holes, misses, late sends, CPU of each process, steps of the services at `stages`: a row of the table, with all
+    samples."""
     begins = time.monotonic() + LEAD_S + level.sessions / 40
     orders = _orders(level, addresses, begins, picture)
+    stages = stages or {}
     before, began = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+    steps = {name: await asyncio.to_thread(_steps, address) for name, address in stages.items()}
     answers = await asyncio.gather(*(obeyed("benchmarks.native.load_client", order, list[Talk]) for order in orders))
     took = time.monotonic() - began
     cpu = {name: (_cpu_s(pid) - before[name]) / took for name, pid in pids.items()}
-    return {**msgspec.to_builtins(level), **summary([talk for answer in answers for talk in answer], level), "cpu": cpu}
+    spoke = level.seconds + 1.0
+    told = {name: [after - first for after, first in zip(_steps(address), steps[name], strict=True)] for name, address in stages.items()}
+    busy = {
+        name: {"busy": seconds / spoke, "steps": count / spoke, "slots": slots / max(count, 1)}
+        for name, (seconds, count, slots) in told.items()
+    }
+    return {**msgspec.to_builtins(level), **summary([talk for answer in answers for talk in answer], level), "cpu": cpu, "stages": busy}
 
 
 def summary(talks: list[Talk], level: Level) -> dict[str, Any]:
@@ -80,6 +92,8 @@ def row(found: Mapping[str, Any]) -> list[object]:
     holes, speaking = len(found["holes"]), max(1, found["speaking"])
     void = f" VOID: {found['late_sends']} late sends" if found["late_sends"] else ""
     cpu = ", ".join(f"{name} {share:.2f}" for name, share in found["cpu"].items())
+    stages = found.get("stages", {})
+    steps = ", ".join(f"{name} {each['busy']:.0%} in {each['steps']:.0f} of {each['slots']:.1f}" for name, each in stages.items())
     return [
         found["sessions"],
         found["phases"],
@@ -92,6 +106,7 @@ def row(found: Mapping[str, Any]) -> list[object]:
         f"{holes} ({holes / speaking:.2%})",
         found["growth_ms"],
         f"{len(found['errors'])}{void}",
+        steps,
         cpu,
     ]
 
@@ -111,6 +126,7 @@ HEADER = [
     "holes",
     "lag grew by",
     "errors",
+    "engines busy, in steps a second of so many sessions",
     "CPU s a second",
 ]
 
@@ -157,6 +173,15 @@ def _growth(counted: list[list[Unit]]) -> float:
 
 def _finite(values: list[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
+
+
+def _steps(address: str) -> tuple[float, float, float]:
+    """Of a service so far: seconds in steps, steps, and sessions in all of them."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    names = ("parley_stage_step_seconds_sum", "parley_stage_step_seconds_count", "parley_stage_batch_slots_sum")
+    seconds, count, slots = (sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)) for name in names)
+    return seconds, count, slots
 
 
 def _cpu_s(pid: int) -> float:

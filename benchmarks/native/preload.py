@@ -15,6 +15,9 @@ from thinker_svc.minicpmo45.session import Kind, Session
 from thinker_svc.minicpmo45.window import UnitSpan
 from torch_kit.page_table import PageTable
 
+UNIT_TOKENS = 16
+"""Of a unit of those that a context is filled with."""
+
 
 class PreloadedThinker(MiniCpmThinkerEngine):
     """Fills `tokens` of a session's window with random keys and values behind its prefix; its audio encoder's cache has a random age."""
@@ -33,7 +36,9 @@ class PreloadedThinker(MiniCpmThinkerEngine):
 
     def _fill(self, session: Session) -> None:
         fill(session.table, self._tokens)
-        session.window.spans.append(UnitSpan(self._tokens))
+        # so that a full window loses a unit at a time
+        lengths = [UNIT_TOKENS] * (self._tokens // UNIT_TOKENS) + [self._tokens % UNIT_TOKENS]
+        session.window.spans.extend(UnitSpan(length) for length in lengths if length)
         perception, row = self._perception, session.row
         perception.cache[:, row].normal_()
         perception._cached[row] = 50 * self._ages.randrange(perception._limit // 50 - 1)

@@ -157,5 +157,5 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 
 def test_buckets() -> None:
-    assert [bucket(count) for count in (1, 3, 17, 97, 1025, 2049)] == [1, 4, 24, 128, 2048, 2049]
+    assert [bucket(count) for count in (1, 3, 17, 97, 1025, 2305)] == [1, 4, 24, 128, 1280, 2305]
     assert sorted(BUCKETS) == list(BUCKETS)
