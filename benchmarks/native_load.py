@@ -54,8 +54,8 @@ class Run:
         self.raw["conditions"] = [
             f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of 6 s on average, "
             "text tokens a unit {1: 5, 2: 15, 3: 35, 4: 30, 5: 10, 8: 4, 18: 1} %",
-            f"preloaded: {options.context} tokens of context in a window of {options.window} and an audio encoder's cache of random age in every session, {options.held} "
-            f"tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames)",
+            f"preloaded: {options.context} tokens of context in a window of {options.window}, an audio encoder's cache of random age, "
+            f"{options.held} tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames)",
             "random weights never draw the end of a turn: its last unit ends after 25 codes",
             f"clients send packets of 100 ms; sound may be up to {LEAD_MS} ms ahead, so that none is held back; lag: from a unit's last "
             "packet to all that the unit made; a hole is silence at a player that began 80 ms after a turn's first sound",
@@ -81,7 +81,8 @@ class Run:
                 for phases in options.phases:
                     level = Level(sessions, phases, options.seconds, options.video, options.cancels, options.clients)
                     found = await load.run(level, there.addresses, picture, there.pids, there.stages)
-                    self._keep({**found, "share": options.share, "steps": options.steps, "context": options.context, "env": options.env})
+                    told = {"share": options.share, "steps": options.steps, "context": options.context, "env": options.env}
+                    self._keep({**found, **told, "start_s": self.raw["start_s"]})
 
     def _keep(self, found: dict[str, Any]) -> None:
         self.raw["levels"].append(found)
@@ -122,9 +123,9 @@ def main() -> None:
     parser.add_argument("--held", type=int, default=250, help="tokens of a talker's turn before its first unit")
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--clients", type=int, default=8, help="processes that speak")
-    parser.add_argument("--cancels", action="store_true", help="every client cancels each fifth response")
+    parser.add_argument("--cancels", action="store_true", help="every client cancels each second response")
     parser.add_argument("--mps", action="store_true", help="the services share the card through NVIDIA's control daemon")
-    parser.add_argument("--env", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the services")
+    parser.add_argument("--env", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the services (thinker:NAME=VALUE: of one)")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/parley-native"))
     parser.add_argument("--join", type=Path, help="native_load.json of earlier runs, whose levels stay in the table")
     options = parser.parse_args()

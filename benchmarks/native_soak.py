@@ -134,7 +134,7 @@ class Run:
         found = {**msgspec.to_builtins(level), **summary(list(phase.talks), level), "cpu": {}}
         memory = soak_judge.memory_rows(phase.memory, phase.begins, phase.begins + phase.seconds)
         lags = soak_judge.lag_rows(phase.talks, phase)
-        self._add(f"{phase.sessions} sessions for {phase.seconds} s: lag in ms", report.table(LAG_HEADER[:-1], [row(found)[:-1]]))
+        self._add(f"{phase.sessions} sessions for {phase.seconds} s: lag in ms", report.table(LAG_HEADER[:-4], [row(found)[:-4]]))
         self._add("Lag over time, ms", report.table(["", *THIRDS], lags))
         self._add(f"Memory over time, MB ({len(phase.memory)} looks; `card` is what all take of it)", report.table(["", *THIRDS], memory))
         grown = [str(each[0]) for each in memory if not soak_judge.flat(each, SPARE_MB)]
@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--kill-seconds", type=int, default=120)
     parser.add_argument("--wait-s", type=float, default=120.0, help="with --kill: how long a session waits for a lost stage")
     parser.add_argument("--mps", action="store_true", help="the services share the card through NVIDIA's control daemon")
-    parser.add_argument("--env", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the services")
+    parser.add_argument("--env", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the services (thinker:NAME=VALUE: of one)")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/parley-native"))
     options = parser.parse_args()
     if not (options.minutes or options.kill):

@@ -84,7 +84,7 @@ async def deployed(
     bench: Bench, *, mps: bool, gateways: int = 1, lead_ms: int = 1000, service: str = "benchmarks.native.service", **env: str
 ) -> AsyncIterator[Deployed]:
     """`mps`: the services share the card through NVIDIA's control daemon, else by time slices. `lead_ms`: sound may be at the client so
-    long before it is played. `service`: the module that serves a stage."""
+    long before it is played. `service`: the module that serves a stage. `env`: of all processes; `thinker:NAME` is the thinker's alone."""
     folder = Path(tempfile.mkdtemp(prefix="parley-native-"))
     profile = yaml.safe_load((ROOT / "profiles" / "minicpmo45.yaml").read_text())
     del profile["nodes"]["turn"], profile["publish"]["turn"]
@@ -198,6 +198,7 @@ def _lag(now: float, began: float, unit: int) -> float:
 
 def _started(folder: Path, name: str, arguments: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
     own = {"PARLEY_READY_FILE": str(folder / f"{name}.json"), "PARLEY_HTTP_BIND": "127.0.0.1:0"}
+    own |= {setting.removeprefix(f"{name}:"): value for setting, value in env.items() if setting.startswith(f"{name}:")}
     with (folder / f"{name}.log").open("ab") as log:
         return subprocess.Popen([sys.executable, *arguments], env=env | own, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 

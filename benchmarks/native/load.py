@@ -106,8 +106,10 @@ def row(found: Mapping[str, Any]) -> list[object]:
         f"{holes} ({holes / speaking:.2%})",
         found["growth_ms"],
         f"{len(found['errors'])}{void}",
+        report.percentile(found["cancelled"], 95),
         steps,
         cpu,
+        found.get("start_s", float("nan")),
     ]
 
 
@@ -126,8 +128,10 @@ HEADER = [
     "holes",
     "lag grew by",
     "errors",
+    "cancel to last stale sound p95",
     "engines busy, in steps a second of so many sessions",
     "CPU s a second",
+    "ready after s",
 ]
 
 

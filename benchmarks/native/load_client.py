@@ -34,7 +34,7 @@ class Order(msgspec.Struct):
     """Which clients send a picture a unit, 500 ms into it."""
     picture: bytes
     cancels: bool = False
-    """Every client cancels each fifth response 2 s after it began."""
+    """Every client cancels each second response 2 s after it began."""
 
 
 async def talk(url: str, begins: float, units: int, picture: bytes, *, cancels: bool) -> Talk:
@@ -95,7 +95,7 @@ async def _hear(socket: websockets.ClientConnection, found: Talk, *, cancels: bo
                 heard.append(((heard[-1][0] if heard else 0) + len(pybase64.b64decode(event["delta"])) // 2, now))
                 if response in stopping:
                     found.cancelled[-1] = (now - stopping[response]) * 1000
-                elif cancels and begun.get(response, 0) % 5 == 4 and now - heard[0][1] > 2.0:
+                elif cancels and begun.get(response, 0) % 2 == 1 and now - heard[0][1] > 2.0:
                     stopping[response] = time.monotonic()
                     found.cancelled.append(0.0)
                     await socket.send(json.dumps({"type": "response.cancel"}))
