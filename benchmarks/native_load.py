@@ -14,10 +14,12 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from benchmarks import report
 from benchmarks.native import card, deployment, load, material
@@ -51,6 +53,8 @@ class Run:
         self._script = self.bench.checkpoint / "load_script.json"
         self._script.write_text(json.dumps({"units": units, "stagger": STAGGER}))
         self.raw["card"] = msgspec.to_builtins(card.measure(self.bench.on))
+        if self.bench.on.type == "cuda":
+            torch.cuda.empty_cache()  # the services need it
         self.raw["conditions"] = [
             f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of 6 s on average, "
             "text tokens a unit {1: 5, 2: 15, 3: 35, 4: 30, 5: 10, 8: 4, 18: 1} %",
@@ -75,14 +79,21 @@ class Run:
         async with deployment.deployed(self.bench, mps=options.mps, gateways=options.gateways, lead_ms=LEAD_MS, **env) as there:
             self.raw["start_s"] = time.monotonic() - began
             print(f"ready after {self.raw['start_s']:.1f} s", flush=True)
-            picture = material.picture() if options.video else b""
+            picture = material.picture()
             await load.run(Level(max(options.sessions), "spread", 7, options.video), there.addresses, picture, there.pids)
-            for sessions in options.sessions:
-                for phases in options.phases:
-                    level = Level(sessions, phases, options.seconds, options.video, options.cancels, options.clients)
-                    found = await load.run(level, there.addresses, picture, there.pids, there.stages)
-                    told = {"share": options.share, "steps": options.steps, "context": options.context, "env": options.env}
-                    self._keep({**found, **told, "start_s": self.raw["start_s"]})
+            for level in self._levels():
+                found = await load.run(level, there.addresses, picture, there.pids, there.stages)
+                told = {"share": options.share, "steps": options.steps, "context": options.context, "env": options.env}
+                self._keep({**found, **told, "start_s": self.raw["start_s"]})
+
+    def _levels(self) -> Iterator[Level]:
+        options = self.options
+        for sessions in options.sessions:
+            for phases in options.phases:
+                yield Level(sessions, phases, options.seconds, options.video, options.cancels, options.clients)
+        for sessions, phases, what in (each.split(":") for each in options.also):
+            video = 1.0 if what == "video" else options.video
+            yield Level(int(sessions), phases, options.seconds, video, what == "cancels", options.clients)
 
     def _keep(self, found: dict[str, Any]) -> None:
         self.raw["levels"].append(found)
@@ -117,6 +128,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.5, help="of units that speak")
     parser.add_argument("--steps", type=int, default=5, help="Euler steps of the flow")
     parser.add_argument("--video", type=float, default=0.0, help="share of clients that send a picture a second")
+    parser.add_argument(
+        "--also", nargs="*", default=[], metavar="SESSIONS:PHASES:WHAT", help="more levels; WHAT is video (every client) or cancels"
+    )
     parser.add_argument("--seconds", type=int, default=30, help="units of each client and level")
     parser.add_argument("--window", type=int, default=4096, help="tokens that a session's window holds at most, prefix included")
     parser.add_argument("--context", type=int, default=3800, help="tokens preloaded: with the prefix nearly a window")

@@ -93,7 +93,7 @@ class Run:
     def vocoder(self, kernels: str) -> None:
         """In every precision asked for."""
         for precision in self.options.flows:
-            dtype, tf32 = ("bfloat16", False) if precision == "bf16" else ("float32", precision == "tf32")
+            dtype, tf32 = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"), precision == "tf32"
             if tf32 and kernels == "plain":
                 continue
             chosen = {"flow_dtype": dtype, "flow_tf32": tf32, "flow_steps": self.options.steps}
@@ -153,7 +153,9 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--kernels", nargs="+", choices=("plain", "fused"), default=["fused"])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--flows", nargs="+", choices=("fp32", "tf32", "bf16"), default=["tf32", "bf16"], help="precisions of the flow")
+    parser.add_argument(
+        "--flows", nargs="+", choices=("fp32", "tf32", "bf16", "fp16"), default=["tf32", "bf16", "fp16"], help="precisions of the flow"
+    )
     parser.add_argument("--steps", type=int, default=5, help="Euler steps of the flow")
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--held", type=int, default=500)

@@ -60,7 +60,7 @@ class Dtypes(msgspec.Struct, frozen=True):
     kv: DType = "bf16"
     audio_kv: DType = "bf16"
     talker_kv: DType = "bf16"
-    flow: DType = "fp32"
+    flow: DType = "bf16"
     """Weights of the flow and its convolution contexts; the generator is fp32."""
     flow_cache: DType = "bf16"
 

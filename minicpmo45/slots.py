@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -16,9 +17,11 @@ UNPLANNED_SESSIONS = 4
 MOST_PLANNED = 256
 """Beyond it a card's arithmetic gives out before its memory. A number that somebody names may be larger."""
 
+AUTO: Any = "auto"
+"""Default of a setting that is decided by those before it."""
 SlotCount = Annotated[int, BeforeValidator(lambda value: 0 if value == "auto" else value)]
 """Sessions; 0 or `auto`: as many as the plan says."""
-_ELEMENTS: dict[str, DType] = {"auto": "bf16", "bfloat16": "bf16", "float32": "fp32"}
+_ELEMENTS: dict[str, DType] = {"auto": "bf16", "bfloat16": "bf16", "float16": "bf16", "float32": "fp32", "fp8": "fp8"}
 
 
 def _listed(value: Any) -> Any:
@@ -33,11 +36,14 @@ class PlanSettings(BaseSettings):
     stages_on_card: Annotated[tuple[Stage, ...], NoDecode, BeforeValidator(_listed)] = STAGES
     """Stages that share the card, with commas between."""
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", validation_alias="PARLEY_DTYPE")
+    kv_dtype: Literal["auto", "float32", "bfloat16", "fp8"] = Field("auto", validation_alias="PARLEY_THINKER_KV_DTYPE")
     window_tokens: int = Field(8192, ge=512, validation_alias="PARLEY_THINKER_WINDOW_TOKENS")
     positions: int = Field(TALKER_POSITIONS, ge=256, validation_alias="PARLEY_TALKER_POSITIONS")
     flow_steps: int = Field(5, ge=3, le=10, validation_alias="PARLEY_VOCODER_FLOW_STEPS")
-    flow_dtype: Literal["float32", "bfloat16"] = Field("float32", validation_alias="PARLEY_VOCODER_FLOW_DTYPE")
-    cache_dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", validation_alias="PARLEY_VOCODER_CACHE_DTYPE")
+    flow_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", validation_alias="PARLEY_VOCODER_FLOW_DTYPE")
+    vocoder_kernels: Literal["auto", "plain", "fused"] = Field("auto", validation_alias="PARLEY_VOCODER_KERNELS")
+    """Decides what an automatic flow is."""
+    cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", validation_alias="PARLEY_VOCODER_CACHE_DTYPE")
     voices_bytes: int = Field(VOICE_BYTES, ge=1, validation_alias="PARLEY_VOCODER_VOICES_BYTES")
 
     @classmethod
@@ -50,13 +56,15 @@ class PlanSettings(BaseSettings):
 
     def plan(self, card_bytes: int, config: Config, at_most: int) -> MemoryPlan:
         """See `memory_plan`. Raises PlanError."""
-        weights, flow = _ELEMENTS[self.dtype], _ELEMENTS[self.flow_dtype]
+        plain_flow = self.flow_dtype == "auto" and self.vocoder_kernels == "plain"
+        weights, flow = _ELEMENTS[self.dtype], "fp32" if plain_flow else _ELEMENTS[self.flow_dtype]
+        kv = weights if self.kv_dtype == "auto" else _ELEMENTS[self.kv_dtype]
         return memory_plan(
             card_bytes,
             self.stages_on_card,
             self.window_tokens,
             self.flow_steps,
-            Dtypes(weights, weights, weights, weights, flow, _ELEMENTS[self.cache_dtype]),
+            Dtypes(weights, kv, weights, weights, flow, _ELEMENTS[self.cache_dtype]),
             config,
             prompt_frames=1,  # which voices fit is the vocoder's to say
             voice_bytes=self.voices_bytes,
@@ -73,6 +81,11 @@ class _EngineSettings(Protocol):
 
 
 S = TypeVar("S", bound=BaseSettings)
+
+
+def automatic_kernels(device: str) -> Literal["plain", "fused"]:
+    """Our own need CUDA, and Triton, which torch brings where it has CUDA."""
+    return "fused" if device != "cpu" and find_spec("triton") is not None else "plain"
 
 
 def card_bytes(device: str) -> int:

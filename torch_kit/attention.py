@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from torch_kit.fp8 import widened
 from torch_kit.ragged import RaggedBatch
 
 
@@ -18,10 +19,10 @@ class Attention(Protocol):
     def plan(self, batch: RaggedBatch, page: int) -> Any:
         """What all layers share; `page` is the page size."""
 
-    def __call__(self, plan: Any, query: Tensor, prefix_query: Tensor | None, cache: Tensor) -> Tensor:
+    def __call__(self, plan: Any, query: Tensor, prefix_query: Tensor | None, cache: Tensor, scales: Tensor | None = None) -> Tensor:
         """[N, heads, head_dim] of queries of that shape over one layer's `cache` [pages, 2, kv_heads, page, head_dim].
 
-        `prefix_query`: the same queries, rotated for prefix pages; None when no row has a gap.
+        `prefix_query`: the same queries, rotated for prefix pages; None when no row has a gap. `scales`: of fp8 vectors, see `PagePool`.
         """
 
 
@@ -43,7 +44,7 @@ class PlainPlan:
 
 
 class PlainAttention:
-    """Gathers each row's pages and runs scaled dot product attention in the dtype of the cache.
+    """Gathers each row's pages and runs scaled dot product attention in the dtype of the cache, over fp8 in that of the queries.
 
     `group`: query heads that share a key head. They are so many queries of it, since the fast kernels know no groups where a mask is given.
     """
@@ -71,20 +72,24 @@ class PlainAttention:
         grouped = mask[:, None].expand(-1, self._group, -1, -1).flatten(1, 2)
         return PlainPlan(batch.pages, batch.rows, local, batch.longest, ~valid[:, :, :, None], prefix[:, None, :, None], grouped[:, None])
 
-    def __call__(self, plan: PlainPlan, query: Tensor, prefix_query: Tensor | None, cache: Tensor) -> Tensor:
+    def __call__(self, plan: PlainPlan, query: Tensor, prefix_query: Tensor | None, cache: Tensor, scales: Tensor | None = None) -> Tensor:
         """See Attention."""
-        head_dim = query.shape[2]
+        head_dim, given = query.shape[2], query.dtype
+        pages = cache.permute(1, 2, 0, 3, 4)[:, :, plan.pages]
+        if scales is not None:
+            pages = widened(pages, scales.permute(1, 2, 0, 3)[:, :, plan.pages], given)
         # what holds no token is zeroed, for freed pages may hold NaN
-        pages = cache.permute(1, 2, 0, 3, 4)[:, :, plan.pages].masked_fill_(plan.unused, 0)
+        pages = pages.masked_fill_(plan.unused, 0)
+        query = query.to(pages.dtype)
         # [R, kv_heads, T, head_dim] each
         key, value = pages.flatten(3, 4).transpose(1, 2)
         dense = self._dense(query, plan)
         if prefix_query is not None:
             # both rotations in one product: each key meets its own half of the query, the other half is zero
-            dense = torch.cat((dense, self._dense(prefix_query, plan)), dim=-1)
+            dense = torch.cat((dense, self._dense(prefix_query.to(pages.dtype), plan)), dim=-1)
             key = torch.cat((key.masked_fill(plan.prefix, 0), key.masked_fill(~plan.prefix, 0)), dim=-1)
         out = functional.scaled_dot_product_attention(dense, key, value, attn_mask=plan.mask, scale=head_dim**-0.5)
-        return out.reshape(len(out), -1, plan.longest, head_dim).transpose(1, 2)[plan.rows, plan.local]
+        return out.reshape(len(out), -1, plan.longest, head_dim).transpose(1, 2)[plan.rows, plan.local].to(given)
 
     def _dense(self, query: Tensor, plan: PlainPlan) -> Tensor:
         """[R, kv_heads, group * longest, head_dim] of the flat list [N, heads, head_dim]."""

@@ -7,21 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_kit.packing import TOKEN_FIELDS, Ints, page_fields
-from torch_kit.page_table import Appended
+from torch_kit.packing import PAGE_FIELDS, TOKEN_FIELDS, Ints, page_fields
+from torch_kit.page_table import NEVER, Appended
 from torch_kit.pages import SINK
 from torch_kit.ragged import RaggedBatch, StaleAppend
-from torch_kit.tiles import page_orders
 
 Bools = NDArray[np.bool_]
 
 
-def pack_steps(appended: Sequence[Appended], like: RaggedBatch) -> Ints:
+def pack_steps(appended: Sequence[Appended], like: RaggedBatch, out: Ints | None = None) -> Ints:
     """int32 [steps, length of `like.packed`]: a line is what `like.over` takes, and the steps are as many as the longest row has tokens.
 
     Step j feeds token j of every row, as a batch of `RaggedBatch.steps` or `tiled` would that were made when no later token had its place
     yet: what lies at later places is not read. A row is padding in the steps behind its tokens. `like`: `RaggedBatch.blank` or
-    `blank_tiled`, with as many tiles as tokens. Raises ValueError (no row, `like` too small) and StaleAppend.
+    `blank_tiled`, with as many tiles as tokens. `out`: where to. Raises ValueError (no row, `like` too small) and StaleAppend.
     """
     _check(appended, like)
     height, width = like.pages.shape
@@ -32,15 +31,18 @@ def pack_steps(appended: Sequence[Appended], like: RaggedBatch) -> Ints:
     order = np.full((steps, height), -1, dtype=np.int32)
     order[:, : len(appended)] = tokens[:, 4, : len(appended)]
     final = page_fields(appended, height, width)
-    pages = _pages(final, order)
+    pages = _pages(final[:PAGE_FIELDS], order)
     prefix = np.zeros((steps, height), dtype=np.int32)
     prefix[:, : len(appended)] = [row.table.prefix_pages for row in appended]
     parts = [tokens, pages, prefix]
     if like.tiles is not None:
         present = pages[:, 0] != SINK
-        orders = np.where(present, page_orders(final), np.iinfo(np.int32).max)
+        orders = np.where(present, final[PAGE_FIELDS], NEVER)
         parts += [orders, _tiles(tokens, present.sum(2)), _sampled(len(appended), steps, height)]
-    return np.concatenate([part.reshape(steps, -1) for part in parts], axis=1, dtype=np.int32, casting="unsafe")
+    joined = [part.reshape(steps, -1) for part in parts]
+    if out is None:
+        return np.concatenate(joined, axis=1, dtype=np.int32, casting="unsafe")
+    return np.concatenate(joined, axis=1, out=out, casting="unsafe")
 
 
 def _check(appended: Sequence[Appended], like: RaggedBatch) -> None:

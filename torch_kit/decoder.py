@@ -56,12 +56,11 @@ class Decoder:
         for index, layer in enumerate(self._weights.layers):
             queries_keys, value = self._project(layer, states)
             query, key = rotate(queries_keys, *rotation).split_with_sizes([self.config.heads, self.config.kv_heads], dim=1)
-            cache = self.pool.layer(index)
-            cache[pages, :, :, offsets] = torch.stack((key, value), dim=1).to(cache.dtype)
+            self.pool.write(index, pages, offsets, torch.stack((key, value), dim=1))
             prefix_query = None
             if prefix_rotation is not None:
                 prefix_query = rotate(queries_keys[:, : self.config.heads], *prefix_rotation)
-            mixed = self._attention(plan, query, prefix_query, cache)
+            mixed = self._attention(plan, query, prefix_query, self.pool.layer(index), self.pool.scale(index))
             states = states + functional.linear(mixed.flatten(1), layer.out)
             states = states + self._mlp(layer, states)
         return rms_norm(states, self._weights.norm, self.config.rms_eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import torch
@@ -50,9 +50,8 @@ class LayerWeights:
 
 
 class DecoderWeights:
-    """Of tensors named as in transformers' Qwen3Model and LlamaModel (`layers.N.self_attn.q_proj.weight`, ..., `norm.weight`).
-
-    Other entries are ignored.
+    """Of tensors named as in transformers' Qwen3Model and LlamaModel (`layers.N.self_attn.q_proj.weight`, ..., `norm.weight`), or joined by
+    `join`. Other entries are ignored.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], config: DecoderConfig) -> None:
@@ -61,27 +60,46 @@ class DecoderWeights:
         self.norm = _tensor(weights, "norm.weight", config.hidden_size)
 
 
+def join(weights: MutableMapping[str, Tensor], config: DecoderConfig, prefix: str = "") -> None:
+    """Joins the matrices of `prefix` + their names, whose places the joined ones take: so one layer at most is held twice. Raises
+    WeightError."""
+    for index in range(config.layers):
+        for name, parts in _joined(config).items():
+            names = [f"{prefix}layers.{index}.{part}.weight" for part in parts]
+            tensors = [_tensor(weights, name, rows, config.hidden_size) for name, rows in zip(names, parts.values(), strict=True)]
+            weights[f"{prefix}layers.{index}.{name}.weight"] = torch.cat(tensors)
+            for part in names:
+                del weights[part]
+
+
+def _joined(config: DecoderConfig) -> dict[str, dict[str, int]]:
+    """Parts and their rows, by the name of what they are joined to."""
+    query, keys, inner = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.intermediate_size
+    return {
+        "self_attn.qkv_proj": {"self_attn.q_proj": query, "self_attn.k_proj": keys, "self_attn.v_proj": keys},
+        "mlp.gate_up_proj": {"mlp.gate_proj": inner, "mlp.up_proj": inner},
+    }
+
+
 def _layer(weights: Mapping[str, Tensor], config: DecoderConfig, index: int) -> LayerWeights:
-    prefix = f"layers.{index}."
-    query, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    width, inner = config.hidden_size, config.intermediate_size
+    prefix, width, inner = f"layers.{index}.", config.hidden_size, config.intermediate_size
 
     def tensor(name: str, *shape: int) -> Tensor:
         return _tensor(weights, f"{prefix}{name}.weight", *shape)
 
+    def joined(name: str) -> Tensor:
+        parts = _joined(config)[name]
+        if f"{prefix}{name}.weight" in weights:
+            return tensor(name, sum(parts.values()), width)
+        return torch.cat([tensor(part, rows, width) for part, rows in parts.items()])
+
     return LayerWeights(
         attention_norm=tensor("input_layernorm", width),
-        qkv=torch.cat(
-            [
-                tensor("self_attn.q_proj", query, width),
-                tensor("self_attn.k_proj", keys, width),
-                tensor("self_attn.v_proj", keys, width),
-            ]
-        ),
+        qkv=joined("self_attn.qkv_proj"),
         qk_norm=_qk_norm(weights, prefix, config) if config.qk_norm else None,
-        out=tensor("self_attn.o_proj", width, query),
+        out=tensor("self_attn.o_proj", width, config.heads * config.head_dim),
         mlp_norm=tensor("post_attention_layernorm", width),
-        gate_up=torch.cat([tensor("mlp.gate_proj", inner, width), tensor("mlp.up_proj", inner, width)]),
+        gate_up=joined("mlp.gate_up_proj"),
         down=tensor("mlp.down_proj", width, inner),
     )
 

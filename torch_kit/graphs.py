@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+SPARE_BYTES = 1 << 28
+"""Free memory of a process that is given back before a capture, if it is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class _Captured:
 class Graphs:
     """Of one thread and one stream. Without CUDA, or with `plain`, it is not `on`: its owner runs what it would run anyway.
 
-    A capture takes one run of the function and its recording; all share one pool of memory. Other threads may use the device meanwhile.
+    A capture takes one run of the function and its recording; all share one pool of memory, which stays smallest where the largest is
+    captured first. Other threads may use the device meanwhile.
     """
 
     def __init__(self, device: torch.device, *, plain: bool = False) -> None:
@@ -37,15 +40,16 @@ class Graphs:
         return len(self._captured)
 
     def __call__(self, key: Hashable, function: Callable[..., T], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]) -> T:
-        """`function(*inputs)`, which is to be the same function of the same shapes for one key; the tensors in what it returns are
-        overwritten by the next call with this key.
+        """`function(*inputs)`, which is to be the same function of the same shapes for one key. Inputs may lie in pinned memory of the
+        host, which is read when the device comes to it. The tensors in what it returns are overwritten by the next call with any key: a
+        graph's scratch may lie where one that was captured later has its outcome.
 
         `blank`: inputs of these shapes with which the function may run any number of times, since nobody reads what it changes then.
         """
         self.prepare(key, function, blank)
         captured = self._captured[key]
         for held, given in zip(captured.inputs, inputs, strict=True):
-            held.copy_(given)
+            held.copy_(given, non_blocking=True)
         captured.graph.replay()
         output: T = captured.output
         return output
@@ -66,6 +70,9 @@ class Graphs:
                 # libraries choose their kernels and take their workspaces in a first run, which cannot be recorded
                 function(*held)
                 stream.synchronize()
+                if torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device) > SPARE_BYTES:
+                    # what the first run left is of no use to the graphs, whose memory is their own
+                    torch.cuda.empty_cache()
                 graph = torch.cuda.CUDAGraph()
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:

@@ -9,17 +9,21 @@ from numpy.typing import NDArray
 
 from torch_kit.pages import PagePool, PoolExhausted
 
+NEVER = int(np.iinfo(np.int32).max)
+"""An order that no token has."""
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Appended:
     """Tokens that got a place and are to be forwarded next: a row of the coming batch. Void as soon as its table changes again."""
 
     table: PageTable
     version: int
-    slots: Ints
-    """[n] page * page size + offset."""
+    count: int
+    """Tokens."""
+    place: int
+    """Page * page size + offset of the first."""
     position: int
     """Absolute position of the first."""
     order: int
@@ -27,10 +31,13 @@ class Appended:
     gap: int
     """Subtracted from a position to reach prefix keys."""
 
+    scattered: Ints | None = None
+    """Where they do not lie one behind the other: [n] each one's place."""
+
     @property
-    def count(self) -> int:
-        """Tokens."""
-        return int(self.slots.shape[0])
+    def slots(self) -> Ints:
+        """[n] page * page size + offset."""
+        return np.arange(self.place, self.place + self.count, dtype=np.int32) if self.scattered is None else self.scattered
 
 
 class SharedPrefix:
@@ -86,6 +93,7 @@ class PageTable:
         self._pages: list[int] = []
         self._starts: list[int] = []
         self._stops: list[int] = []
+        self._listed: Ints | None = None
 
     @property
     def length(self) -> int:
@@ -127,25 +135,47 @@ class PageTable:
         """[page_count] offset after a page's last valid token."""
         return self._stops
 
+    def listed(self, width: int) -> Ints:
+        """int32 [4, width], to be read at once: pages, starts, stops, and the order of each page's first valid token, which is NEVER where
+        there is no page. `width`: at least page_count."""
+        found = self._listed
+        if found is None or found.shape[1] != width:
+            count = len(self._pages)
+            found = np.zeros((4, width), dtype=np.int32)
+            found[:3, :count] = self._pages, self._starts, self._stops
+            lengths = found[2, :count] - found[1, :count]
+            found[3, :count] = np.cumsum(lengths) - lengths
+            found[3, count:] = NEVER
+            self._listed = found
+        elif self._stops:
+            # appends that need no new page change nothing else
+            found[2, len(self._stops) - 1] = self._stops[-1]
+        return found
+
     def append(self, count: int) -> Appended:
         """Places for the next `count` window tokens. Raises PoolExhausted."""
-        slots = self._extend(len(self._pages), self._prefix_pages, count)
-        order, position = self.length, self.position
-        self.window_length += count
-        self.position += count
-        return self._appended(slots, position, order, self.gap)
+        first = self.window_length
+        place, scattered = self._extend(len(self._pages), self._prefix_pages, count)
+        position = self.position
+        self.window_length = first + count
+        self.position = position + count
+        self.version += 1
+        gap = position - first - self.prefix_length
+        return Appended(self, self.version, count, place, position, self.prefix_length + first, gap, scattered)
 
     def append_prefix(self, count: int) -> Appended:
         """Places for `count` more tokens at the end of the prefix, which see the prefix only. Raises PoolExhausted."""
         shared = len(self._shared.pages) if self._shared is not None else 0
         before = len(self._pages)
-        slots = self._extend(self._prefix_pages, shared, count)
+        place, scattered = self._extend(self._prefix_pages, shared, count)
+        self._listed = None
         order = self.prefix_length
         self._prefix_pages += len(self._pages) - before
         self.prefix_length += count
         if self.window_length == 0:
             self.position = self.prefix_length
-        return self._appended(slots, order, order, 0)
+        self.version += 1
+        return Appended(self, self.version, count, place, order, order, 0, scattered)
 
     def rewind(self, count: int) -> None:
         """Takes back the last `count` window tokens, as if they had never been appended. Raises ValueError."""
@@ -169,6 +199,7 @@ class PageTable:
         self.version += 1
         count = stop - start
         self.window_length -= count
+        self._listed = None
         first = end = self._prefix_pages
         while count:
             dropped = min(count, self._stops[end] - self._starts[end])
@@ -195,6 +226,7 @@ class PageTable:
         self._drop(end, stop)
         self._prefix_pages = end
         self.prefix_length = keep
+        self._listed = None
         if self.window_length == 0:
             self.position = keep
 
@@ -218,6 +250,7 @@ class PageTable:
         self._shared = prefix
         self._pages, self._stops = list(prefix.pages), list(prefix.stops)
         self._starts = [0] * len(self._pages)
+        self._listed = None
         self._prefix_pages = len(self._pages)
         self.prefix_length = self.position = prefix.length
 
@@ -238,21 +271,26 @@ class PageTable:
         self.pool.unreserve(self._reserve)
         self._reserve = 0
 
-    def _appended(self, slots: Ints, position: int, order: int, gap: int) -> Appended:
-        self.version += 1
-        return Appended(self, self.version, slots, position, order, gap)
+    def _extend(self, end: int, first: int, count: int) -> tuple[int, Ints | None]:
+        """Fills the page before list index `end`, unless that is not above `first` (then it is another region's), and inserts new ones.
 
-    def _extend(self, end: int, first: int, count: int) -> Ints:
-        """Fills the page before list index `end`, unless that is not above `first` (then it is another region's), and inserts new ones."""
+        The first place, and all of them where they are on more than one page.
+        """
         if count < 1:
             raise ValueError("count: less than one token")
         size = self.pool.page
         room = size - self._stops[end - 1] if end > first else 0
+        if count <= room:
+            # most appends, and many of them in a step
+            base = self._pages[end - 1] * size + self._stops[end - 1]
+            self._stops[end - 1] += count
+            return base, None
         wanted = -(-max(count - room, 0) // size)
         if self._own + wanted > self._reserve:
             raise PoolExhausted(wanted, self._reserve - self._own)
         pages = [self.pool.take() for _ in range(wanted)]
         self._own += wanted
+        self._listed = None
         pieces: list[Ints] = []
         if room:
             filled = min(room, count)
@@ -267,9 +305,10 @@ class PageTable:
             self._starts.insert(index, 0)
             self._stops.insert(index, filled)
             count -= filled
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return int(pieces[0][0]), None if len(pieces) == 1 else np.concatenate(pieces)
 
     def _drop(self, first: int, end: int) -> None:
         self.pool.put(self._pages[first:end])
         self._own -= end - first
+        self._listed = None
         del self._pages[first:end], self._starts[first:end], self._stops[first:end]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_kit.fp8 import FP8, narrowed
+
 SINK = 0
 """The page that padding writes to and nothing reads."""
 PAGE = 64
@@ -22,6 +24,7 @@ class PoolExhausted(MemoryError):
 class PagePool:
     """Keys and values of all sessions of a decoder, as `storage` [layers, pages, 2, kv_heads, page, head_dim].
 
+    In float8_e4m3fn each vector has an fp32 scale beside it, in `scales` [layers, pages, 2, kv_heads, page]; else that is None.
     Sessions reserve their maximum before they begin (`reserve`), so that no append fails for want of pages. The pages themselves are handed
     out one by one. With `poison`, pages that nobody holds are NaN.
     """
@@ -44,9 +47,10 @@ class PagePool:
         self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
         self.pages, self.page = pages, page
         self.storage = torch.zeros((layers, pages, 2, kv_heads, page, head_dim), dtype=dtype, device=device)
+        self.scales = torch.zeros(self.storage.shape[:-1], device=device) if dtype == FP8 else None
         self._poison = poison
         if poison:
-            self.storage[:, 1:].fill_(torch.nan)
+            self.spoil(list(range(1, pages)))
         self._stock = list(range(pages - 1, SINK, -1))
         self._reserved = 0
 
@@ -62,8 +66,9 @@ class PagePool:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page over all layers."""
-        return self.layers * 2 * self.kv_heads * self.page * self.head_dim * self.storage.element_size()
+        """Bytes of one page over all layers, scales included."""
+        scale = 0 if self.scales is None else self.scales.element_size()
+        return self.layers * 2 * self.kv_heads * self.page * (self.head_dim * self.storage.element_size() + scale)
 
     @property
     def bytes(self) -> int:
@@ -84,6 +89,23 @@ class PagePool:
         """Keys and values of a layer, a view [pages, 2, kv_heads, page, head_dim] with its own base pointer."""
         return self.storage[index]
 
+    def scale(self, index: int) -> Tensor | None:
+        """Scales of a layer's vectors, a view [pages, 2, kv_heads, page]; None: they have none."""
+        return None if self.scales is None else self.scales[index]
+
+    def write(self, index: int, pages: Tensor, offsets: Tensor, vectors: Tensor) -> None:
+        """Keys and values [N, 2, kv_heads, head_dim] of a layer go to `offsets` [N] of `pages` [N], in the dtype of the pool."""
+        scales = self.scale(index)
+        if scales is not None:
+            vectors, scales[pages, :, :, offsets] = narrowed(vectors)
+        self.storage[index][pages, :, :, offsets] = vectors.to(self.dtype)
+
+    def spoil(self, pages: list[int]) -> None:
+        """Fills pages with NaN: whoever reads them shall be found out."""
+        self.storage[:, pages] = torch.nan
+        if self.scales is not None:
+            self.scales[:, pages] = torch.nan
+
     def reserve(self, pages: int) -> None:
         """Sets pages aside. Raises PoolExhausted."""
         if pages > self.free:
@@ -101,7 +123,7 @@ class PagePool:
     def put(self, pages: list[int]) -> None:
         """Pages that nobody reads any more."""
         if self._poison and pages:
-            self.storage[:, pages] = torch.nan
+            self.spoil(pages)
         self._stock.extend(pages)
 
 

@@ -9,9 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_kit.packing import PAGE_FIELDS, TOKEN_FIELDS, Ints, joined, page_fields, prefix_pages, sampled_tokens, token_fields
+from torch_kit.packing import (
+    PAGE_FIELDS,
+    TOKEN_FIELDS,
+    Lines,
+    Room,
+    StaleAppend,
+    TiledSizes,
+    joined,
+    pack_tiled,
+    page_fields,
+    prefix_pages,
+    sampled_tokens,
+    token_fields,
+)
 from torch_kit.page_table import Appended
-from torch_kit.tiles import TILE_FIELDS, Tiles, Tiling, cut, page_orders, tile_table
+from torch_kit.tiles import TILE_FIELDS, Tiles, Tiling
+
+__all__ = ["BUCKETS", "WIDTHS", "RaggedBatch", "StaleAppend", "bucket", "pack", "width"]
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2304)
 """Token counts that a forward is made for."""
@@ -27,10 +42,6 @@ def bucket(count: int) -> int:
 def width(pages: int) -> int:
     """The smallest width that holds `pages`; above the largest, the next multiple of 64."""
     return next((size for size in WIDTHS if size >= pages), -(-pages // 64) * 64)
-
-
-class StaleAppend(ValueError):
-    """A row's table changed after its append: what it may see is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +115,24 @@ class RaggedBatch:
 
         `sample`: which rows are drawn from; None: all of them. Raises ValueError (no row, sizes too small) and StaleAppend.
         """
-        counts = _counts(appended)
-        count = int(counts.sum())
+        lines = _lines(appended)
+        count = int(lines.counts.sum())
         size = tokens or (count if exact else bucket(count))
         height = rows or _height(len(appended), padded=size > count, exact=exact)
-        width = pages or max(row.table.page_count for row in appended)
-        if size < count or height < len(appended) + (size > count) or width < max(row.table.page_count for row in appended):
+        most = int(lines.pages.max())
+        width = pages or most
+        if size < count or height < len(appended) + (size > count) or width < most:
             raise ValueError("tokens, rows or pages: smaller than the batch")
         packed = joined(
             [
-                token_fields(appended, counts, size, height),
-                page_fields(appended, height, width),
-                prefix_pages(appended, height),
-                sampled_tokens(counts, sample),
+                token_fields(appended, lines, np.empty((TOKEN_FIELDS, size), dtype=np.int32), height),
+                page_fields(appended, height, width)[:PAGE_FIELDS],
+                prefix_pages(lines, height),
+                sampled_tokens(lines.counts, sample),
             ]
         )
         device = appended[0].table.pool.device
-        return _views(packed.to(device), _Sizes(size, height, width), (count, int(counts.max()), _gapped(appended)))
+        return _views(packed.to(device), _Sizes(size, height, width), (count, int(lines.counts.max()), lines.gapped))
 
     @classmethod
     def steps(cls, appended: Sequence[Appended]) -> RaggedBatch:
@@ -141,33 +153,27 @@ class RaggedBatch:
         return _views(packed, _Sizes(rows, rows, pages), (rows, 1, gapped))
 
     @classmethod
-    def tiled(cls, appended: Sequence[Appended], tiling: Tiling, sample: Sequence[bool] | None = None) -> RaggedBatch:
+    def tiled(
+        cls, appended: Sequence[Appended], tiling: Tiling, sample: Sequence[bool] | None = None, device: torch.device | None = None
+    ) -> RaggedBatch:
         """A batch for kernels: its tokens padded to a bucket and cut into tiles, whose number is padded to a level of `tiling`.
 
         All sizes of it, that of `packed` too, follow from its `shape` and `tiling`: a graph of a forward that is keyed by `shape` serves
         every batch of that shape, over any page tables. `sampled` has as many entries as there are rows; those behind the rows that sample
-        are 0. Raises as `of`, and ValueError where `tiling` is smaller than the batch.
+        are 0. `device`: None is that of the pages. Raises as `of`, and ValueError where `tiling` is smaller than the batch.
         """
-        counts = _counts(appended)
-        if len(appended) > tiling.rows:
-            raise ValueError(f"rows: {len(appended)}, not more than {tiling.rows}")
-        pages = max(row.table.page_count for row in appended)
-        if pages > tiling.pages:
-            raise ValueError(f"pages: {pages} of a row, not more than {tiling.pages}")
-        size = bucket(int(counts.sum()))
-        padding = size - int(counts.sum())
-        wanted = int((-(-counts // tiling.tile)).sum()) + -(-padding // tiling.tile)
-        packed, sizes = _tiled(appended, counts, sample, tiling, (size, tiling.level(size, wanted)))
-        facts = (size - padding, int(counts.max()), _gapped(appended))
-        return _views(packed.to(appended[0].table.pool.device), sizes, facts)
+        lines = _lines(appended)
+        packed, sizes = _pack(appended, lines, tiling, sample)
+        facts = (int(lines.counts.sum()), int(lines.counts.max()), lines.gapped)
+        return _views(packed.to(device or appended[0].table.pool.device), _of_tiled(sizes), facts)
 
     @classmethod
     def blank_tiled(cls, tokens: int, tiles: int, tiling: Tiling, device: torch.device) -> RaggedBatch:
         """A batch of this shape of nothing but padding: it sees nothing and writes to the sink. ValueError: none comes in this shape."""
         if bucket(tokens) != tokens or tiles not in tiling.levels(tokens):
             raise ValueError(f"tokens, tiles: no batch has {tokens} and {tiles}")
-        packed, sizes = _tiled((), np.zeros(0, dtype=np.int32), (), tiling, (tokens, tiles))
-        return _views(packed.to(device), sizes, (tokens, 1, False))
+        sizes = _tiled_sizes(tokens, tiles, tiling)
+        return _views(pack_tiled((), Lines.of(()), sizes).to(device), _of_tiled(sizes), (tokens, 1, False))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -187,37 +193,43 @@ def _height(rows: int, *, padded: bool, exact: bool) -> int:
     return wanted if exact else bucket(wanted)
 
 
-def _counts(appended: Sequence[Appended]) -> Ints:
-    """[rows] new tokens of each. Raises ValueError and StaleAppend."""
+def pack(appended: Sequence[Appended], tiling: Tiling, room: Room | None = None) -> tuple[Tensor, tuple[int, int]]:
+    """What `RaggedBatch.tiled` uploads, and the batch's `shape`: `blank_tiled(*shape, ...).over` takes it. `room`: where to.
+
+    Raises as `tiled`.
+    """
+    packed, sizes = _pack(appended, _lines(appended), tiling, None, room)
+    return packed, (sizes.tokens, sizes.tiles)
+
+
+def _lines(appended: Sequence[Appended]) -> Lines:
+    """Raises ValueError and StaleAppend."""
     if not appended:
         raise ValueError("appended: no row")
-    for row in appended:
-        if row.version != row.table.version:
-            raise StaleAppend("appended: the table has changed since")
-    return np.array([row.count for row in appended], dtype=np.int32)
+    return Lines.of(appended)
 
 
-def _gapped(appended: Sequence[Appended]) -> bool:
-    return any(row.gap != 0 and row.table.prefix_pages for row in appended)
+def _pack(
+    appended: Sequence[Appended], lines: Lines, tiling: Tiling, sample: Sequence[bool] | None, room: Room | None = None
+) -> tuple[Tensor, TiledSizes]:
+    if len(appended) > tiling.rows:
+        raise ValueError(f"rows: {len(appended)}, not more than {tiling.rows}")
+    pages = int(lines.pages.max())
+    if pages > tiling.pages:
+        raise ValueError(f"pages: {pages} of a row, not more than {tiling.pages}")
+    count = int(lines.counts.sum())
+    size = bucket(count)
+    wanted = int((-(-lines.counts // tiling.tile)).sum()) + -(-(size - count) // tiling.tile)
+    sizes = _tiled_sizes(size, tiling.level(size, wanted), tiling)
+    return pack_tiled(appended, lines, sizes, sample, room), sizes
 
 
-def _tiled(
-    appended: Sequence[Appended], counts: Ints, sample: Sequence[bool] | None, tiling: Tiling, shape: tuple[int, int]
-) -> tuple[Tensor, _Sizes]:
-    """The upload of a batch of this shape, and how it is divided."""
-    size, tiles = shape
-    height, longest = tiling.height(tiles), tiling.longest(size, tiles)
-    tokens, pages = token_fields(appended, counts, size, height), page_fields(appended, height, tiling.pages)
-    orders = page_orders(pages)
-    # the tokens of padding are in tiles, too, so that every token's output is written
-    lengths = np.append(counts, size - int(counts.sum())).astype(np.int32)
-    numbers = np.append(np.arange(len(counts)), height - 1).astype(np.int32)
-    table = tile_table(cut(lengths, numbers, longest), tokens[4], orders, tiles)
-    sampled = np.zeros(height, dtype=np.int32)
-    chosen = sampled_tokens(counts, sample)
-    sampled[: len(chosen)] = chosen
-    packed = joined([tokens, pages, prefix_pages(appended, height), orders, table, sampled])
-    return packed, _Sizes(size, height, tiling.pages, tiles, longest)
+def _tiled_sizes(tokens: int, tiles: int, tiling: Tiling) -> TiledSizes:
+    return TiledSizes(tokens, tiles, tiling.height(tiles), tiling.pages, tiling.longest(tokens, tiles))
+
+
+def _of_tiled(sizes: TiledSizes) -> _Sizes:
+    return _Sizes(sizes.tokens, sizes.rows, sizes.pages, sizes.tiles, sizes.longest)
 
 
 def _views(packed: Tensor, sizes: _Sizes, facts: tuple[int, int, bool]) -> RaggedBatch:

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_kit.pages import SINK
-
 TILE = 16
 """Most tokens of a tile."""
 TILE_FIELDS = 4
 _SHARES = (8, 4, 2, 1)
 """A batch of N tokens has N / share places for tiles."""
-_NEVER = np.iinfo(np.int32).max
 Ints = NDArray[np.int32]
 
 
@@ -74,18 +71,10 @@ def cut(lengths: Ints, rows: Ints, longest: int) -> Ints:
     return np.stack([np.repeat(rows, pieces), first, count]).astype(np.int32)
 
 
-def page_orders(pages: Ints) -> Ints:
-    """[R, P] order of a page's first valid token, beyond every order where there is no page. `pages` [3, R, P]: pages, starts, stops."""
-    numbers, starts, stops = pages
-    lengths = stops - starts
-    return np.where(numbers == SINK, _NEVER, np.cumsum(lengths, axis=1) - lengths).astype(np.int32)
-
-
-def tile_table(pieces: Ints, order: Ints, orders: Ints, size: int) -> Ints:
-    """[4, size] of Tiles.table, from `cut`, the tokens' order [N] and the pages' orders [R, P]."""
-    out = np.zeros((TILE_FIELDS, size), dtype=np.int32)
+def tile_table(pieces: tuple[Ints, Ints, Ints], order: Ints, orders: Ints, out: Ints) -> None:
+    """Fills `out` [4, T] as Tiles.table, from row, first token and count of each, the tokens' order [N] and the pages' orders [R, P]."""
     row, first, count = pieces
-    out[:3, : len(row)] = pieces
     # tokens of a row rise in order, and so do its pages
-    out[3, : len(row)] = (orders[row] <= order[first + count - 1][:, None]).sum(1)
-    return out
+    reach = (orders[row] <= order[first + count - 1][:, None]).sum(1)
+    for field, each in zip(out, (row, first, count, reach), strict=True):
+        field[: len(row)], field[len(row) :] = each, 0

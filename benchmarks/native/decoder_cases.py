@@ -128,4 +128,4 @@ def _launches(shape: tuple[int, int]) -> list[Launch]:
     """Those worth a try: a few tiles want many parts, many want none."""
     tokens, tiles = shape
     splits = (4, 8, 16, 32) if tiles <= 16 else (2, 4, 8, 16) if tiles <= 64 else (1, 2, 4, 8) if tiles == tokens else (1, 2)
-    return [Launch(parts, warps, stages) for parts in splits for warps in (4, 8) for stages in (2, 3, 4)]
+    return [Launch(parts, 4, stages) for parts in splits for stages in (3, 4)]

@@ -19,7 +19,9 @@ from torch import Tensor
 from benchmarks import report
 from benchmarks.native import card as cards
 from benchmarks.native.card import Card
+from benchmarks.native.copies import copied_us
 from benchmarks.native.decoder_cases import Case, cases
+from benchmarks.native.decoder_products import LINES, products
 from benchmarks.native.decoder_scenes import (
     TALKER,
     THINKER,
@@ -36,15 +38,17 @@ from benchmarks.native.timing import graphed, kernels, timed
 from torch_kit.decoder import Decoder
 from torch_kit.decoder_weights import DecoderConfig
 from torch_kit.fused_decoder import FusedDecoder
+from torch_kit.kernels.thin_product import MOST_LINES
 from torch_kit.pages import PAGE
 from torch_kit.ragged import RaggedBatch
 
-REPEATS = 32
-"""Calls in one graph: a single one is over before the host knows."""
 CACHE_BYTES = 400e6
 """What the copies of a cache take at least: several times the L2."""
 EXACT, WORSE = 1e-5, 1.5
 """fp32 may differ so much, in parts of the largest value; bf16 may be so many times as far from the truth as torch's bf16."""
+MANY = 64
+"""Sessions from which on torch's attention, which copies all pages, is not timed unless asked for."""
+PARTS = ("lost", "whole", "products", "kernels")
 Row = dict[str, Any]
 Decoders = dict[str, DecoderConfig]
 
@@ -80,36 +84,54 @@ def lost(decoders: Decoders, device: torch.device) -> list[Row]:
     return rows
 
 
-def alone(name: str, config: DecoderConfig, scene: Scene, device: torch.device, card: Card) -> list[Row]:
-    """One row a kernel; each is checked before it is timed."""
+def alone(name: str, config: DecoderConfig, scene: Scene, device: torch.device, card: Card, *, plain: bool) -> list[Row]:
+    """One row a kernel; each is checked before it is timed. `plain`: torch's attention is timed for many sessions, too."""
     dtype = dtype_on(device)
     page = scene.pages * len(scene.news) * 2 * config.kv_heads * PAGE * config.head_dim * dtype.itemsize
     layers = min(max(math.ceil(CACHE_BYTES / page), 1), 16) if device.type == "cuda" else 2
     pool = pool_for(config, scene, dtype, device, layers=layers)
     placed = Placed(scene, pool)
+    timed_plain = plain or len(scene.news) < MANY
     facts = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape))}
     rows = []
     for case in cases(config, scene, placed, pool):
-        rows.append({**facts, "kernel": case.kernel, **checked(case, placed.batch.count, dtype), **raced(case, dtype, device, card)})
+        raw = {**checked(case, placed.batch.count, dtype), **raced(case, dtype, device, card, plain=timed_plain)}
+        rows.append({**facts, "kernel": case.kernel, **raw})
         print(rows[-1], flush=True)
+        del case
+        freed(device)
     return rows
 
 
+def freed(device: torch.device) -> None:
+    """What nobody holds any more goes back to the card: pools of graphs that are gone serve no others."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def checked(case: Case, count: int, dtype: torch.dtype) -> Row:
-    """Errors against torch in fp32, in parts of its largest value."""
-    truth = case.plain(0, torch.float32)[:count]
+    """Errors against torch in fp32, in parts of its largest value; nothing where torch needs more memory than there is."""
+    try:
+        truth = case.plain(0, torch.float32)[:count]
+    except torch.OutOfMemoryError:
+        return {"error": None, "torch error": None, "holds": None}
     error, torchs = (_largest(made[:count] - truth, truth) for made in (case.fused(0, None), case.plain(0, dtype)))
     return {"error": error, "torch error": torchs, "holds": error <= max(WORSE * torchs, EXACT)}
 
 
-def raced(case: Case, dtype: torch.dtype, device: torch.device, card: Card) -> Row:
-    """Microseconds in a graph: as served, the best of the ways tried, and torch's."""
-    served = _us(device, case, lambda copy: case.fused(copy, None))
-    found: Row = {"us": served, "floor us": case.floor.ms(card) * 1000, "torch us": _us(device, case, lambda copy: case.plain(copy, dtype))}
+def raced(case: Case, dtype: torch.dtype, device: torch.device, card: Card, *, plain: bool) -> Row:
+    """Microseconds in a graph: as served, the best of the ways tried, and torch's if `plain`."""
+    served = copied_us(device, lambda copy: case.fused(copy, None), case.copies)
+    found: Row = {"us": served, "floor us": case.floor.ms(card) * 1000, "torch us": None}
+    if plain:
+        try:
+            found["torch us"] = copied_us(device, lambda copy: case.plain(copy, dtype), case.copies)
+        except torch.OutOfMemoryError:
+            print(f"{case.kernel}: no memory for torch", flush=True)
     best, way = served, "served"
     for each in case.ways if device.type == "cuda" else ():
         try:
-            us = _us(device, case, lambda copy, each=each: case.fused(copy, each))  # type: ignore[misc]
+            us = copied_us(device, lambda copy, each=each: case.fused(copy, each), case.copies)  # type: ignore[misc]
         except Exception as error:
             # a way may want more shared memory than there is
             print(f"{case.kernel}: {each}: {type(error).__name__}", flush=True)
@@ -117,15 +139,6 @@ def raced(case: Case, dtype: torch.dtype, device: torch.device, card: Card) -> R
         if us is not None and best is not None and us < best:
             best, way = us, str(each)
     return {**found, "best us": best, "best": way}
-
-
-def _us(device: torch.device, case: Case, call: Callable[[int], Tensor]) -> float | None:
-    def run() -> None:
-        for turn in range(REPEATS):
-            call(turn % case.copies)
-
-    ms = graphed(device, run)
-    return None if ms is None else ms * 1000 / REPEATS
 
 
 def whole(name: str, config: DecoderConfig, wanted: list[Scene], device: torch.device, card: Card, *, plain: bool) -> list[Row]:
@@ -148,12 +161,22 @@ def whole(name: str, config: DecoderConfig, wanted: list[Scene], device: torch.d
         row = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape)), "ms": ms}
         row |= {"floor ms": floor, "times floor": None if ms is None else ms / floor, "kernels": kernels(device, run)[0]}
         row["without graph ms"] = statistics.median(timed(device, run, 1 if ms is None else 5, 1))
+        if placed.batch.size <= MOST_LINES:
+            row["thin ms"], row["library ms"] = (_forward_ms(fused, most, device, run) for most in (MOST_LINES, 0))
         if oracle is not None:
             row["torch ms"] = graphed(device, lambda batch=placed.batch, inputs=inputs: oracle.forward(inputs, batch))  # type: ignore[misc]
         placed.release()
         rows.append(row)
         print(row, flush=True)
     return rows
+
+
+def _forward_ms(fused: FusedDecoder, thin_tokens: int, device: torch.device, run: Callable[[], Tensor]) -> float | None:
+    """As it would be if batches of up to so many tokens took the thin products."""
+    served, fused.thin_tokens = fused.thin_tokens, thin_tokens
+    ms = graphed(device, run)
+    fused.thin_tokens = served
+    return ms
 
 
 def _spread(error: Tensor, truth: Tensor) -> float:
@@ -175,6 +198,7 @@ def sections(raw: Row) -> list[tuple[str, str]]:
     for title, part in (
         ("Errors of two layers against plain fp32, in parts of the spread", "lost"),
         ("Whole forwards, ms", "whole"),
+        ("Products, microseconds a call in a graph", "products"),
         ("Kernels, microseconds a call in a graph", "kernels"),
     ):
         if rows := raw.get(part):
@@ -194,8 +218,10 @@ def main(arguments: list[str] | None = None) -> Row:
     parser.add_argument("--tiny", action="store_true", help="tiny decoders: a rehearsal")
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--decoders", nargs="+", choices=("thinker", "talker"), default=["thinker", "talker"])
-    parser.add_argument("--parts", nargs="+", choices=("lost", "whole", "kernels"), default=["lost", "whole", "kernels"])
-    parser.add_argument("--plain", action="store_true", help="whole forwards in plain torch, too")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="of the products")
+    parser.add_argument("--served", action="store_true", help="no other ways to run the thin products: they must be compiled")
+    parser.add_argument("--plain", action="store_true", help="whole forwards in plain torch, and its attention for many sessions, too")
     parser.add_argument("--name", default="decoder_kernels", help="of the results")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
@@ -209,15 +235,21 @@ def main(arguments: list[str] | None = None) -> Row:
     raw: Row = {"card": {"name": card.name, "torch": card.torch, "date": card.date}}
     with torch.no_grad():
         for part in options.parts:
-            rows = raw.setdefault(part, lost(decoders, device) if part == "lost" else [])
-            for name, config in decoders.items() if part != "lost" else ():
+            rows = raw.setdefault(part, [])
+            if part == "lost":
+                rows += lost(decoders, device)
+            elif part == "products":
+                rows += products(decoders, device, card, tuple(options.lines), tried=not options.served)
+            for name, config in decoders.items() if part in ("whole", "kernels") else ():
                 wanted = list(scenes(name, options.sessions, tiny=options.tiny))
                 if part == "whole":
                     rows += whole(name, config, wanted, device, card, plain=options.plain)
                 for scene in wanted if part == "kernels" else ():
-                    rows += alone(name, config, scene, device, card)
+                    rows += alone(name, config, scene, device, card, plain=options.plain)
+                    freed(device)
                 report.write(options.name, "The decoder's kernels", sections(raw), raw)
             report.write(options.name, "The decoder's kernels", sections(raw), raw)
+            freed(device)
     return raw
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.native.floors import Floor
+from benchmarks.native.random_pages import draw
 from torch_kit.decoder_weights import DecoderConfig
 from torch_kit.page_table import Appended, PageTable
 from torch_kit.pages import PagePool, pages_for
@@ -87,8 +88,7 @@ def pool_for(config: DecoderConfig, scene: Scene, dtype: torch.dtype, device: to
     """With random keys and values in it."""
     pages = scene.pages * len(scene.news) + 1
     pool = PagePool(layers=layers, kv_heads=config.kv_heads, head_dim=config.head_dim, pages=pages, dtype=dtype, device=device)
-    for layer in pool.storage:
-        layer.normal_()
+    draw(pool)
     return pool
 
 

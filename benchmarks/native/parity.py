@@ -120,7 +120,7 @@ def _mels(bench: Bench, dtype: str) -> NDArray[np.float32]:
 def _poison(thinker: MiniCpmThinkerEngine, talker: MiniCpmTalkerEngine, vocoder: MiniCpmVocoderEngine) -> None:
     for pool in (thinker._pool, talker._pool):
         pool._poison = True
-        pool.storage[:, 1:] = torch.nan
+        pool.spoil(list(range(1, pool.pages)))
     thinker._perception.cache.fill_(torch.nan)
     arena, room = vocoder._vocoder.arena, vocoder._vocoder.voice_room
     for tensor, frames in ((arena.dit, room.start), (arena.mel, room.start), (arena.token, room.start // 2)):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import torch
-
+from benchmarks.native.random_pages import draw
 from stage_kit import Slot
 from talker_svc.minicpmo45.engine import MiniCpmTalkerEngine
 from talker_svc.minicpmo45.session import Session as TalkerSession
@@ -60,11 +59,8 @@ class PreloadedTalker(MiniCpmTalkerEngine):
         super().step(slots)
 
 
-@torch.no_grad()
 def fill(table: PageTable, tokens: int) -> None:
     """Appends `tokens`, whose keys and values are normal."""
     first = table.page_count
     table.append(tokens)
-    storage = table.pool.storage
-    for page in table.pages[first:]:
-        storage[:, page].normal_()
+    draw(table.pool, table.pages[first:])

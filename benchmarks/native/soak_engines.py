@@ -14,6 +14,7 @@ from benchmarks.native.soak_faults import Inbox
 from benchmarks.native.soak_plan import codes, end_codes, places, word_ids
 from benchmarks.native.spurts import WORDS
 from stage_kit import Slot
+from talker_svc.minicpmo45.engine import _sampler_of
 from talker_svc.minicpmo45.sampler import CodeSampler
 from talker_svc.minicpmo45.session import Session as TalkerSession
 from thinker_svc.minicpmo45.configuration import SessionConfig
@@ -24,36 +25,51 @@ from torch_kit.page_table import PageTable
 from vocoder_svc.minicpmo45.engine import MiniCpmVocoderEngine
 from vocoder_svc.minicpmo45.engine import Session as VocoderSession
 
-MOST_SLOTS = 1025
-_SMALL = 1e-30
+MOST_SLOTS, UNITS = 257, 512
+"""Units of a session: more than a run lasts."""
+_CERTAIN = 1e4
 
 
 class SessionScript(Script):
-    """Sessions begin at places of their own, and say words of their own."""
+    """Sessions begin at places of their own, and say words of their own: each slot has UNITS lines, written when its session is known."""
 
     def __init__(self, table: Tensor, **rules: Any) -> None:
-        super().__init__(table, **rules)
-        self.seeds = torch.zeros(MOST_SLOTS, dtype=torch.int64, device=table.device)
-        """By slot."""
+        self._units = table
+        super().__init__(table.new_full((MOST_SLOTS * UNITS, table.shape[1]), FREE), repeat=True, stagger=UNITS)
 
-    def __call__(self, slots: Tensor, units: Tensor, steps: Tensor) -> Tensor:
-        count, width = self._table.shape
-        seeds = self.seeds[slots]
-        said = self._table[(units + places(seeds, count)) % count, steps.clamp(max=width - 1)]
+    def write(self, slot: int, seed: int) -> None:
+        """A session begins in this slot."""
+        device, (count, width) = self.table.device, self._units.shape
+        units = torch.arange(UNITS, device=device)
+        seeds = torch.full_like(units, seed)
+        said = self._units[(units + places(seeds, count)) % count]
+        steps = torch.arange(width, device=device).expand(UNITS, -1)
+        words = word_ids(seeds.repeat_interleave(width), units.repeat_interleave(width), steps.flatten()).view(UNITS, width)
         is_word = (said >= WORDS.start) & (said < WORDS.stop)
-        return torch.where(steps < width, torch.where(is_word, word_ids(seeds, units, steps), said), FREE)
+        self.table[slot * UNITS : (slot + 1) * UNITS] = torch.where(is_word, words, said)
 
 
-class PlannedCodes(CodeSampler):
-    """Everything runs as ever, but the plan's code wins each draw."""
+def planned(sampler: type[CodeSampler]) -> type[CodeSampler]:
+    """Everything runs as ever, but the plan's code is so likely that it wins each draw."""
 
-    def sample(self, rows: Tensor, logits: Tensor, injected: Tensor | None = None) -> Tensor:
-        state, (unit, _, ending) = self._state[rows], self._rules[rows].unbind(1)
-        made = state[:, 1]
-        wanted = codes(self._seed[rows], unit, made, self._end)
-        wanted = torch.where((ending > 0) & (made >= end_codes(self._seed[rows], unit)), self._end, wanted)
-        race = torch.ones_like(logits, dtype=torch.float32).scatter_(1, wanted[:, None], _SMALL)
-        return super().sample(rows, logits, race)
+    class PlannedCodes(sampler):  # type: ignore[misc, valid-type]
+        def sample(self, rows: Tensor, logits: Tensor, injected: Tensor | None = None) -> Tensor:
+            drawn: Tensor = super().sample(rows, self._certain(rows, logits), injected)
+            return drawn
+
+        def sample_next(self, rows: Tensor, logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+            drawn: tuple[Tensor, Tensor] = super().sample_next(rows, self._certain(rows, logits), table)
+            return drawn
+
+        def _certain(self, rows: Tensor, logits: Tensor) -> Tensor:
+            state, (unit, _, ending) = self._state[rows], self._rules[rows].unbind(1)
+            made = state[:, 1]
+            wanted = codes(self._seed[rows], unit, made, self._end)
+            wanted = torch.where((ending > 0) & (made >= end_codes(self._seed[rows], unit)), self._end, wanted)
+            # a sum: what is not finite stays so
+            return logits + torch.zeros_like(logits).scatter_(1, wanted[:, None], _CERTAIN)
+
+    return PlannedCodes
 
 
 class SoakThinker(PreloadedThinker):
@@ -71,9 +87,9 @@ class SoakThinker(PreloadedThinker):
 
     def _tune(self, slot: Slot, config: SessionConfig) -> None:
         super()._tune(slot, config)
-        script = self._model._decider._script
+        script = self._model._decider.script
         assert isinstance(script, SessionScript)
-        script.seeds[_thinker(slot).row] = session_seed(slot.session_id)
+        script.write(_thinker(slot).row, session_seed(slot.session_id))
 
 
 class SoakTalker(PreloadedTalker):
@@ -82,7 +98,7 @@ class SoakTalker(PreloadedTalker):
         self._inbox = Inbox(orders, "talker")
 
     def load(self) -> None:
-        with patch("talker_svc.minicpmo45.engine.CodeSampler", PlannedCodes):
+        with patch("talker_svc.minicpmo45.engine._sampler_of", lambda kernels: planned(_sampler_of(kernels))):
             super().load()
 
     def step(self, slots: list[Slot]) -> None:
@@ -121,7 +137,7 @@ def _spoil(table: PageTable) -> bool:
     """Keys and values of the session's own pages; those of a shared prefix stay."""
     own = list(table.pages[table.prefix_pages :])
     if own:
-        table.pool.storage[:, own] = torch.nan
+        table.pool.spoil(own)
     return bool(own)
 
 

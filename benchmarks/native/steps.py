@@ -149,9 +149,11 @@ def vocoder(bench: Bench, engine: MiniCpmVocoderEngine, prompt: Prompt, config: 
     pieces = [Piece(tuple(draw.integers(0, config.flow.codes, 28).tolist()), CHUNK, False) for _ in slots]
     for _ in range(4):
         networks.step(slots, pieces)
-    kind, element = ("bf16", 2) if settings.flow_dtype == "bfloat16" else ("tf32" if settings.flow_tf32 else "fp32", 4)
+    kind = {"bfloat16": "bf16", "float16": "fp16"}.get(settings.flow_dtype, "tf32" if settings.flow_tf32 else "fp32")
+    # both half precisions run on the same units
+    element, unit = (2, "bf16") if kind in ("bf16", "fp16") else (4, kind)
     cached = networks.arena.dit.element_size()
-    flow = floors.flow(settings.flow_steps, prompt.span.frames, element=element, cached=cached, kind=kind)
+    flow = floors.flow(settings.flow_steps, prompt.span.frames, element=element, cached=cached, kind=unit)
     window = networks._sound.kept + 2 * CHUNK
     name = f"a chunk of sound, T={settings.flow_steps}, {kind}, prompt {prompt.span.frames}"
     yield _step(name, sessions, device, lambda: networks.step(slots, pieces), flow + floors.sounding(window, "tf32"))

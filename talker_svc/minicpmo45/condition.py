@@ -24,8 +24,11 @@ class Condition:
         self.audio_bos = self._text[config.audio_bos]
         """[hidden_size]"""
 
-    def __call__(self, token_ids: Tensor, hidden: Tensor) -> Tensor:
-        """[n, hidden_size] of int64 ids [n] and hidden states [n, llm_dim] of any sessions. The quotient is computed in fp32."""
+    def project(self, hidden: Tensor) -> Tensor:
+        """[T, hidden_size] of hidden states [T, llm_dim]: h' / |h'|. The quotient is computed in fp32."""
         inner = functional.relu(functional.linear(hidden.to(self._text.dtype), *self._first))
-        projected = functional.normalize(functional.linear(inner, *self._second).float(), dim=-1)
-        return functional.embedding(token_ids, self._text) + projected.to(self._text.dtype)
+        return functional.normalize(functional.linear(inner, *self._second).float(), dim=-1).to(self._text.dtype)
+
+    def __call__(self, token_ids: Tensor, projected: Tensor) -> Tensor:
+        """[n, hidden_size] of int64 ids [n] and what `project` made of their hidden states [n, hidden_size], of any sessions."""
+        return functional.embedding(token_ids, self._text) + projected

@@ -10,14 +10,15 @@ from parley_stage.v1 import stage_pb2
 from minicpmo45.config import CODE_RATE, UNIT_MS, read_config
 from minicpmo45.slots import planned
 from minicpmo45.weights import talker_weights
-from stage_kit import Append, Card, Engine, Label, Slot
+from stage_kit import Append, Card, Engine, Label, Slot, StepFailed
 from stage_kit.logs import logger
-from talker_svc.minicpmo45.model import TalkerModel
+from talker_svc.minicpmo45.burst import Burst, Job
+from talker_svc.minicpmo45.model import Kernels, TalkerModel
 from talker_svc.minicpmo45.sampler import NOT_FINITE, CodeSampler, Manner
 from talker_svc.minicpmo45.session import Session
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings, SessionConfig, session_config
 from talker_svc.minicpmo45.shapes import PlainShapes, Shapes, TiledShapes
-from talker_svc.minicpmo45.speaker import Job, Speaker
+from talker_svc.minicpmo45.speaker import Speaker
 from talker_svc.minicpmo45.thoughts import BadThought, Words, words
 from talker_svc.minicpmo45.turn import Piece, Turn
 from torch_kit.draws import session_seed
@@ -61,6 +62,8 @@ class MiniCpmTalkerEngine(Engine):
         self._speaker: Speaker
         self._pool: PagePool
         self._rows: list[int] = []
+        self._flying: tuple[Burst, list[Slot]] | None = None
+        """What has not landed yet, and whom it is for."""
 
     def load(self) -> None:
         """Reads the weights, takes the memory of all sessions, speaks once. Raises CheckpointError and WeightError."""
@@ -76,7 +79,9 @@ class MiniCpmTalkerEngine(Engine):
             device=self._device,
         )
         # behind the sessions one row for padding, which nobody reads
-        self._sampler = CodeSampler(settings.slots + 1, codes=config.codes, min_piece=settings.min_piece_codes, device=self._device)
+        self._sampler = _sampler_of(settings.kernels)(
+            settings.slots + 1, codes=config.codes, min_piece=settings.min_piece_codes, device=self._device
+        )
         self._sampler.tune(settings.slots, Manner())
         self._speaker = Speaker(
             TalkerModel(weights, config, self._pool, settings.kernels),
@@ -102,6 +107,8 @@ class MiniCpmTalkerEngine(Engine):
     def close(self, slot: Slot) -> None:
         """Frees the pages and the row."""
         session: Session = slot.state
+        for turn in session.turns.values():
+            turn.dropped = True
         session.table.release()
         self._rows.append(session.row)
 
@@ -150,6 +157,11 @@ class MiniCpmTalkerEngine(Engine):
         """See `device_lost`."""
         return device_lost(error)
 
+    def kv_pages(self) -> tuple[int, int] | None:
+        """See Engine."""
+        pool: PagePool | None = getattr(self, "_pool", None)
+        return None if pool is None else (pool.held, pool.pages - 1)
+
     def ready(self, slot: Slot) -> float | None:
         """The first unit of a turn is the most urgent."""
         turn = _session(slot).turn
@@ -159,7 +171,7 @@ class MiniCpmTalkerEngine(Engine):
 
     @torch.inference_mode()
     def step(self, slots: list[Slot]) -> None:
-        """The next codes of each slot, up to the end of its unit."""
+        """The next codes of each slot, up to the end of its unit; where it looks ahead, those that the last step gave the device."""
         speaking: list[tuple[Slot, Job]] = []
         for slot in slots:
             session = _session(slot)
@@ -169,12 +181,27 @@ class MiniCpmTalkerEngine(Engine):
             slot.working = turn.label
             if turn.over:
                 self._send(slot, turn, Piece([], last=True))
-            elif turn.busy:
+            elif turn.speaks:
                 speaking.append((slot, Job(session.row, session.table, turn)))
-        if not speaking:
-            return
-        for (slot, job), codes in zip(speaking, self._speaker.speak([job for _, job in speaking]), strict=True):
-            self._take(slot, job.turn, codes)
+        launched = (self._speaker.launch([job for _, job in speaking]), [slot for slot, _ in speaking]) if speaking else None
+        flying, self._flying = (self._flying, launched) if self._settings.looks_ahead else (launched, None)
+        if flying is not None:
+            self._land(*flying)
+
+    def _land(self, burst: Burst, slots: list[Slot]) -> None:
+        failure: Exception | None = None
+        for slot, job, codes in zip(slots, burst.jobs, burst.codes(), strict=True):
+            if codes is None:
+                continue
+            try:
+                self._take(slot, job.turn, codes)
+            except Exception as error:
+                # the others' codes were drawn, too, and will not be drawn again
+                slot.working, failure = job.turn.label, StepFailed(slot, str(error))
+                failure.__cause__ = error
+                self.failed(slot, job.turn.label)
+        if failure is not None:
+            raise failure
 
     def _take(self, slot: Slot, turn: Turn, codes: list[int]) -> None:
         """What was drawn for a slot; its last code may be NOT_FINITE."""
@@ -195,16 +222,20 @@ class MiniCpmTalkerEngine(Engine):
         slot.emit(payload, turn.label, last=piece.last, finish=finish)
 
     def _drop(self, session: Session, label: Label, *, ignore: bool) -> None:
-        turn = session.turns.pop(label, None)
-        if turn is not None and turn.units:
+        turn = session.turn
+        # its first unit may be on its way
+        if turn is not None and turn.label == label:
             session.table.clear()
+        turn = session.turns.pop(label, None)
+        if turn is not None:
+            turn.dropped = True
         if ignore:
             session.ignored.add(label)
 
     def _words(self, append: Append) -> Words | None:
         if append.payload is None or not append.payload.HasField("thought"):
             return None
-        return words(append.payload.thought, self._config, self._settings.thought_tokens)
+        return words(append.payload.thought, self._config, self._settings.thought_tokens, self._dtype)
 
     def _shapes(self) -> Shapes:
         settings = self._settings
@@ -215,17 +246,26 @@ class MiniCpmTalkerEngine(Engine):
     def _warm_up(self) -> None:
         """Speaks the first codes of a unit and some more; then the graphs of all sizes."""
         turn, table = Turn(Label(), self._settings), PageTable(self._pool, 2)
-        turn.waiting.append(Words((0,), torch.zeros(1, self._config.llm_dim), turn_end=False))
+        turn.waiting.append(Words((0,), torch.zeros(1, self._config.llm_dim, dtype=self._dtype), turn_end=False))
         self._sampler.tune(0, Manner())
         for _ in range(2):
             codes = self._speaker.speak([Job(0, table, turn)])[0]
-            if codes[-1] == NOT_FINITE:
+            if codes is None or codes[-1] == NOT_FINITE:
                 break
             turn.drew(codes, self._config.end_code)
             if turn.unit is None:
                 break
         table.release()
         self._speaker.prepare()
+
+
+def _sampler_of(kernels: Kernels) -> type[CodeSampler]:
+    if kernels == "fused":
+        # needs Triton, which only machines with CUDA have
+        from talker_svc.minicpmo45.fused_sampler import FusedCodeSampler
+
+        return FusedCodeSampler
+    return CodeSampler
 
 
 def _session(slot: Slot) -> Session:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,8 +38,8 @@ class Tokens:
     """[N] text ids, CODE or AUDIO_BOS; padding is AUDIO_BOS."""
     hidden_at: Ids
     """[N] the line of `hidden` that belongs to a text token, 0 for others."""
-    hidden: Tensor
-    """[T, llm_dim], a line for each text token."""
+    hidden: tuple[Tensor, ...]
+    """[t, llm_dim] each: a line for each text token, session after session."""
 
     @classmethod
     def of(cls, inputs: Sequence[Input], size: int = 0) -> Tokens:
@@ -49,5 +48,10 @@ class Tokens:
         ids = np.full(max(size, len(given)), AUDIO_BOS, dtype=np.int64)
         ids[: len(given)] = given
         is_text = ids >= 0
-        hidden = [each.words.hidden for each in inputs if each.words is not None]
-        return cls(ids, np.where(is_text, np.cumsum(is_text) - 1, 0), torch.cat(hidden) if hidden else torch.zeros(0, 0))
+        hidden = tuple(each.words.hidden for each in inputs if each.words is not None and each.words.token_ids)
+        return cls(ids, np.where(is_text, np.cumsum(is_text) - 1, 0), hidden)
+
+    @property
+    def lines(self) -> int:
+        """T: text tokens."""
+        return sum(len(each) for each in self.hidden)

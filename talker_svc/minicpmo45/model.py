@@ -53,25 +53,33 @@ class TalkerModel:
         """Of weights and hidden states."""
         return self._codes.dtype
 
-    def embed(self, ids: Tensor, hidden: Tensor, codes: Tensor) -> Tensor:
+    @property
+    def codes(self) -> Tensor:
+        """[codes, hidden_size]: what a code feeds."""
+        return self._codes
+
+    def embed(self, ids: Tensor, hidden: Tensor, hidden_at: Tensor, codes: Tensor) -> Tensor:
         """[N, hidden_size] of the tokens of a step, whatever they are: no shape depends on it.
 
-        `ids` int64 [N]: a text token, CODE or AUDIO_BOS; `hidden` [N, llm_dim], read for text tokens; `codes` int64 [N], read for CODE.
+        `ids` int64 [N]: a text token, CODE or AUDIO_BOS; `hidden` [T, llm_dim], at least a line, and `hidden_at` int64 [N], the line of a
+        text token; `codes` int64 [N], read for CODE.
         """
-        text = self.condition(ids.clamp(min=0), hidden)
-        code = functional.embedding(codes.clamp(min=0), self._codes)
+        text = self.condition(ids.clamp(min=0), self.condition.project(hidden)[hidden_at])
         kind = ids[:, None]
-        return torch.where(kind >= 0, text, torch.where(kind == CODE, code, self.condition.audio_bos))
+        return torch.where(kind >= 0, text, torch.where(kind == CODE, self.fed(codes), self.condition.audio_bos))
 
-    def continued(self, codes: Tensor, batch: RaggedBatch) -> Tensor:
-        """fp32 [N, codes] of a batch of one token a row, each an int64 code [N]."""
-        hidden = self.decoder.forward(functional.embedding(codes.clamp(min=0), self._codes), batch)
-        return functional.linear(hidden, self._head).float()
+    def fed(self, codes: Tensor) -> Tensor:
+        """[N, hidden_size] of int64 codes [N]; NOT_FINITE as code 0."""
+        return functional.embedding(codes.clamp(min=0), self._codes)
+
+    def continued(self, embeddings: Tensor, batch: RaggedBatch) -> Tensor:
+        """[N, codes] of a batch of one token a row; `embeddings` [N, hidden_size]."""
+        return functional.linear(self.decoder.forward(embeddings, batch), self._head)
 
     def logits(self, embeddings: Tensor, batch: RaggedBatch) -> Tensor:
-        """fp32 [S, codes] for the batch's sampled tokens; `embeddings` [N, hidden_size]."""
+        """[S, codes] for the batch's sampled tokens; `embeddings` [N, hidden_size]."""
         hidden = self.decoder.forward(embeddings, batch)
-        return functional.linear(hidden[batch.sampled], self._head).float()
+        return functional.linear(hidden[batch.sampled], self._head)
 
 
 def decoder_config(config: TalkerConfig) -> DecoderConfig:

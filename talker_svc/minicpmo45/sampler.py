@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from minicpmo45.config import CODE_RATE
 from torch_kit.draws import choose, exponentials
@@ -72,12 +73,13 @@ class CodeSampler:
         """[rows] the code drawn last: the next step's input."""
         self._rules = zeros(RULE_FIELDS - 1)
         self._seed, self._greedy = zeros(), zeros(dtype=torch.bool)
-        self._temperature, self._penalty = zeros(dtype=torch.float32), zeros(dtype=torch.float32)
+        self._temperature, self._factors = zeros(dtype=torch.float32), zeros(PENALTY_WINDOW + 1, dtype=torch.float32)
 
     def tune(self, row: int, manner: Manner) -> None:
         """How a session's codes are drawn from now on."""
         self._seed[row], self._greedy[row] = manner.seed, manner.greedy
-        self._temperature[row], self._penalty[row] = manner.temperature, manner.repetition_penalty
+        self._temperature[row] = manner.temperature
+        self._factors[row] = torch.tensor([manner.repetition_penalty]).pow(torch.arange(PENALTY_WINDOW + 1)).to(self._factors.device)
 
     def begin(self, rows: Tensor, rules: Tensor) -> None:
         """New units: nothing made yet, nothing to repeat. `last` stays, for it may have to be fed.
@@ -99,13 +101,14 @@ class CodeSampler:
         self._state.copy_(self._kept)
 
     def sample(self, rows: Tensor, logits: Tensor, injected: Tensor | None = None) -> Tensor:
-        """Codes int64 [R] (NOT_FINITE for a row with a bad logit) of fp32 logits [R, codes] for the sessions `rows` int64 [R].
+        """Codes int64 [R] (NOT_FINITE for a row with a bad logit) of logits [R, codes] for the sessions `rows` int64 [R]; fp32 within.
 
         `injected` [R, codes]: exponential variates to use instead of the session's own.
         """
         state, (unit, floor, ending) = self._state[rows], self._rules[rows].unbind(1)
         made, stopped, recent = state[:, _MADE], state[:, _STOPPED] > 0, state[:, _RECENT:]
-        scores = self._penalised(logits / self._temperature[rows, None], recent, self._penalty[rows, None])
+        logits = logits.float()
+        scores = self._penalised(logits / self._temperature[rows, None], recent, self._factors[rows])
         scores[:, self._end] = torch.where(self._may_end(made, floor, ending > 0), scores[:, self._end], -torch.inf)
         if injected is None:
             injected = exponentials(self._seed[rows], unit, made, DRAW, self._width)
@@ -119,11 +122,16 @@ class CodeSampler:
         self._state[rows] = torch.where(stopped[:, None], state, fresh)
         return codes
 
-    def _penalised(self, scores: Tensor, recent: Tensor, penalty: Tensor) -> Tensor:
+    def sample_next(self, rows: Tensor, logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        """As `sample`, and the lines of `table` [codes, width] that these codes feed next; NOT_FINITE has that of code 0."""
+        codes = self.sample(rows, logits)
+        return codes, functional.embedding(codes.clamp(min=0), table)
+
+    def _penalised(self, scores: Tensor, recent: Tensor, factors: Tensor) -> Tensor:
         """Each score is made smaller by penalty^frequency among the recent codes: divided if positive, multiplied if negative."""
-        counts = scores.new_zeros((len(scores), self._width + 1))
-        counts.scatter_add_(1, recent, torch.ones_like(recent, dtype=counts.dtype))
-        factor = torch.pow(penalty, counts[:, : self._width])
+        counts = torch.zeros((len(scores), self._width + 1), dtype=torch.int64, device=scores.device)
+        counts.scatter_add_(1, recent, torch.ones_like(recent))
+        factor = factors.gather(1, counts[:, : self._width])
         return torch.where(scores < 0, scores * factor, scores / factor)
 
     def _may_end(self, made: Tensor, floor: Tensor, ending: Tensor) -> Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from minicpmo45.config import CODE_RATE
 from minicpmo45.memory_plan import TALKER_POSITIONS
-from minicpmo45.slots import SlotCount
+from minicpmo45.slots import AUTO, SlotCount, automatic_kernels
 from stage_kit import InvalidConfig
 
 TEMPERATURES = (0.05, 2.0)
@@ -33,11 +33,13 @@ class MiniCpmTalkerSettings(BaseSettings):
     """auto: float32 on the CPU, bfloat16 elsewhere."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
-    kernels: Literal["plain", "fused"] = "plain"
-    """fused: Triton kernels between the matrix products, on CUDA."""
+    kernels: Literal["plain", "fused"] = AUTO
+    """fused: Triton kernels between the matrix products, on CUDA. `auto`: there."""
     burst: int | None = Field(None, ge=1, le=CODE_RATE + 1)
     """Codes of a session in one step, without a word from the device in between; None: 5 on CUDA, 1 on the CPU, which would gain nothing.
     What comes meanwhile, a cancel or another session, waits for the step to end."""
+    ahead: bool | None = None
+    """A step is given to the device before the codes of the one before are read; None: on CUDA. No code changes with it."""
     slots: SlotCount = Field(0, ge=0, le=1024)
     """Most sessions at once; all of them may be in one step. 0 or `auto`: as many as the plan of the card says (on the CPU, 4)."""
     positions: int = Field(TALKER_POSITIONS, ge=256)
@@ -51,8 +53,13 @@ class MiniCpmTalkerSettings(BaseSettings):
     thought_tokens: int = Field(64, ge=1)
     """Most tokens of one unit."""
 
+    @field_validator("kernels", mode="before")
+    @classmethod
+    def _kernels(cls, value: object, info: ValidationInfo) -> object:
+        return automatic_kernels(info.data.get("device", "cpu")) if value == "auto" else value
+
     @model_validator(mode="after")
-    def _fits(self) -> MiniCpmTalkerSettings:
+    def _fits(self) -> Self:
         if self.thought_tokens + self.tail_codes + 2 > self.positions:
             raise ValueError("positions: too few for thought_tokens and tail_codes of one unit")
         return self
@@ -61,6 +68,11 @@ class MiniCpmTalkerSettings(BaseSettings):
     def codes_per_step(self) -> int:
         """`burst`, decided."""
         return self.burst or (1 if self.device == "cpu" else BURST)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """`ahead`, decided."""
+        return self.device != "cpu" if self.ahead is None else self.ahead
 
 
 class SessionConfig(msgspec.Struct, frozen=True):

@@ -15,8 +15,11 @@ from torch_kit.tiles import Tiling
 class Shapes(Protocol):
     """Batches for one kind of decoder. Blank ones are made once; they give a graph its shape."""
 
+    joins: bool
+    """They are few enough to have graphs of several steps."""
+
     def mixed(self, appended: Sequence[Appended]) -> RaggedBatch:
-        """Conditions and codes."""
+        """Conditions and codes; on the host or the device."""
 
     def single(self, rows: int, pages: int, *, padded: bool) -> RaggedBatch:
         """Blank, of one token a row, for so many rows and pages of a row. Not `padded`: as small as that if it may be."""
@@ -33,6 +36,8 @@ class Shapes(Protocol):
 
 class PlainShapes:
     """For `Decoder`. How long the longest row is belongs to a shape, so that mixed ones are too many for graphs."""
+
+    joins = False
 
     def __init__(self, slots: int, pages: int, device: torch.device) -> None:
         """`pages`: most of a session."""
@@ -60,13 +65,15 @@ class PlainShapes:
 
     def singles_to_prepare(self) -> Iterator[RaggedBatch]:
         """See Shapes."""
-        for size in (size for size in BUCKETS if size <= bucket(self._slots)):
+        for size in (size for size in reversed(BUCKETS) if size <= bucket(self._slots)):
             for wide in (wide for wide in WIDTHS if wide <= width(self._pages)):
                 yield self.single(size, wide, padded=True)
 
 
 class TiledShapes:
     """For `FusedDecoder`: tokens and tiles name a shape."""
+
+    joins = True
 
     def __init__(self, slots: int, pages: int, row_tokens: int, device: torch.device) -> None:
         """`pages`: most of a session; `row_tokens`: most tokens of a row of a mixed batch."""
@@ -75,7 +82,8 @@ class TiledShapes:
 
     def mixed(self, appended: Sequence[Appended]) -> RaggedBatch:
         """See Shapes."""
-        return RaggedBatch.tiled(appended, self._tiling)
+        # whoever uploads it does not wait for what the device does
+        return RaggedBatch.tiled(appended, self._tiling, device=torch.device("cpu"))
 
     def single(self, rows: int, pages: int, *, padded: bool) -> RaggedBatch:
         """See Shapes."""
@@ -91,7 +99,7 @@ class TiledShapes:
     def mixed_to_prepare(self) -> Iterator[RaggedBatch]:
         """See Shapes."""
         slots, tile = self._tiling.rows, self._tiling.tile
-        for size in (size for size in BUCKETS if size <= bucket(slots * self._row_tokens)):
+        for size in (size for size in reversed(BUCKETS) if size <= bucket(slots * self._row_tokens)):
             # a row's last tile may be short, and so may that of the padding
             most = self._tiling.level(size, min(size, slots + 1 + size // tile))
             for level in (level for level in self._tiling.levels(size) if level <= most):
@@ -99,5 +107,5 @@ class TiledShapes:
 
     def singles_to_prepare(self) -> Iterator[RaggedBatch]:
         """See Shapes."""
-        for size in (size for size in BUCKETS if size <= bucket(self._tiling.rows)):
+        for size in (size for size in reversed(BUCKETS) if size <= bucket(self._tiling.rows)):
             yield self.single(size, self._tiling.pages, padded=True)

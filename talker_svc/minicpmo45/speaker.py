@@ -1,48 +1,28 @@
-"""A burst: each session's next codes, drawn behind each other on the device, fed by one upload and read once."""
+"""Speaks in bursts: each session's next codes, drawn behind each other on the device, fed by one upload and read once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from talker_svc.minicpmo45.burst import Burst, Job
 from talker_svc.minicpmo45.inputs import Input, Tokens
 from talker_svc.minicpmo45.model import TalkerModel
-from talker_svc.minicpmo45.sampler import NO_RULE, NOT_FINITE, RULE_FIELDS, CodeSampler
+from talker_svc.minicpmo45.sampler import NO_RULE, RULE_FIELDS, CodeSampler
 from talker_svc.minicpmo45.shapes import Shapes
-from talker_svc.minicpmo45.turn import Turn
 from torch_kit.bursts import pack_steps
 from torch_kit.graphs import Graphs
-from torch_kit.page_table import Appended, PageTable
-from torch_kit.ragged import RaggedBatch
+from torch_kit.page_table import Appended
+from torch_kit.ragged import BUCKETS, RaggedBatch
+from torch_kit.staging import Staging
 
 _Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
 """Key, function and blank inputs of a graph."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A session that speaks."""
-
-    row: int
-    """Of the sampler."""
-    table: PageTable
-    turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """The step in which units begin; who is in mid-unit feeds a code beside them."""
-
-    batch: RaggedBatch
-    numbers: Tensor
-    """int64 on the device: see `Speaker._opening`."""
-    hidden: Tensor
-    """[T, llm_dim] on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +31,17 @@ class _Steps:
 
     like: RaggedBatch
     lines: Tensor
-    """int32 [steps, ...] on the device: what `like` takes, then the rows of the sampler [N]."""
+    """int32 [steps, ...] on the host: what `like` takes, then the rows of the sampler [N]."""
 
 
 class Speaker:
-    """One call draws up to `burst` codes for every job, the first of them behind its unit's condition if one is to begin.
+    """One burst draws up to `burst` codes for every job, the first of them behind its unit's condition if one is to begin.
 
     Units begin in the first step, together with the codes of all others: so weights are read once for both, nobody waits for a forward
-    that is not his, and a unit of 25 codes is five calls of 5. Codes do not depend on `burst`, nor on who else speaks.
+    that is not his, and a unit of 25 codes is five bursts of 5. Codes do not depend on `burst`, nor on who else speaks.
+
+    A burst may be launched before the one before has landed: of sessions in mid-unit, as if none ended, and of others. A session that ended
+    is stopped on the device, repeats what it drew, and its places are given back when the burst in which it ended lands.
     """
 
     def __init__(self, model: TalkerModel, sampler: CodeSampler, shapes: Shapes, graphs: Graphs, *, spare: int, burst: int) -> None:
@@ -68,149 +51,175 @@ class Speaker:
         self._model, self._sampler, self._shapes = model, sampler, shapes
         self._spare = spare
         self._device = sampler.last.device
+        self._staging = Staging(self._device)
 
-    def speak(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """Each job's codes, at least one: the last may be the end code or NOT_FINITE, and none comes after these.
-
-        The tables hold then what was fed before a code that is finite. An exception leaves everything as it was.
-        """
+    def launch(self, jobs: Sequence[Job]) -> Burst:
+        """Gives the device what is next. At most one other burst may not have landed. An exception leaves everything as it was."""
         before = [job.table.position for job in jobs]
+        self._staging.begin()
         self._sampler.keep()
         try:
-            firsts, counts, drawn = self._run(jobs)
+            burst = self._launched(jobs, before)
         except Exception:
             for job, position in zip(jobs, before, strict=True):
                 job.table.rewind(job.table.position - position)
             self._sampler.restore()
+            self._staging.undo()
             raise
-        codes = self._told(drawn, counts)
-        for job, position, first, each in zip(jobs, before, firsts, codes, strict=True):
-            finite = len(each) - (each[-1] == NOT_FINITE)
-            kept = position + (first + finite - 1 if finite else 0)
-            job.table.rewind(job.table.position - kept)
-        return codes
+        return burst
 
-    def _run(self, jobs: Sequence[Job]) -> tuple[list[int], NDArray[np.int_], NDArray[np.int64]]:
-        """Tokens of each job's first input, codes drawn for each, and these [steps, jobs]."""
-        opened, firsts, counts = None, [1] * len(jobs), np.zeros(len(jobs), dtype=np.int_)
-        if any(job.turn.unit is None for job in jobs):
+    def speak(self, jobs: Sequence[Job]) -> list[list[int] | None]:
+        """A burst, launched and landed: see `Burst.codes`."""
+        return self.launch(jobs).codes()
+
+    def _launched(self, jobs: Sequence[Job], before: list[int]) -> Burst:
+        drawn, firsts, counts = [], [1] * len(jobs), [min(self.burst, job.turn.left) for job in jobs]
+        opens = any(job.turn.unit is None for job in jobs)
+        if opens:
             placed = [job.turn.place(job.table) for job in jobs]
-            # it runs while the other steps are packed
-            opened, firsts = self._opened(self._open(jobs, placed))[: len(jobs)], [each.count for each in placed]
-            counts += 1
-        codes = [min(self.burst, job.turn.left) - int(count) for job, count in zip(jobs, counts, strict=True)]
-        going = [index for index, count in enumerate(codes) if count > 0]
-        counts += codes
-        steps = self._ahead([jobs[index] for index in going], [codes[index] for index in going]) if going else None
-        out = np.full((int(counts.max()), len(jobs)), NOT_FINITE, dtype=np.int64)
-        read = self._drawn(opened, steps).cpu().numpy()
-        if opened is not None:
-            out[0] = read[: len(jobs)]
-            read = read[len(jobs) :]
-        if steps is not None:
-            out[len(out) - len(steps.lines) :, going] = read.reshape(len(steps.lines), -1)[:, : len(going)]
-        return firsts, counts, out
+            firsts = [each.count for each in placed]
+            # it runs while the other steps are packed; its codes lie where graphs that were captured before have their scratch
+            codes = self._opened(jobs, placed)
+            drawn.append(codes.clone() if self.graphs.on else codes)
+        going = [index for index, count in enumerate(counts) if count > opens]
+        steps, size = 0, 0
+        if going:
+            ahead = self._ahead([jobs[index] for index in going], [counts[index] - opens for index in going])
+            steps, size = len(ahead.lines), ahead.like.size
+            drawn += self._stepped(ahead)
+        read = self._read(drawn)
+        landing = self._staging.end()
+        units = [job.turn.asks(count) for job, count in zip(jobs, counts, strict=True)]
+        first = len(read) - steps * size
+        opened, stepped = read[: min(first, len(jobs))], read[first:].reshape(steps, size)
+        return Burst(jobs, units, before, firsts, np.array(counts), opened, stepped, going, landing, self._model.config.end_code)
 
-    def _drawn(self, opened: Tensor | None, steps: _Steps | None) -> Tensor:
-        """int64: codes of the opening [jobs], then those of the steps [steps, N]. Nothing waits for the device."""
-        first = 0 if opened is None else len(opened)
-        size, lines = (0, ()) if steps is None else (steps.like.size, steps.lines)
-        out = torch.empty(first + len(lines) * size, dtype=torch.int64, device=self._device)
-        if opened is not None:
-            out[:first] = opened
-        if steps is not None:
-            graph = self._going_on(steps.like)
-            for line, codes in zip(lines, out[first:].view(-1, size), strict=True):
-                codes.copy_(self._call(graph, (line,), replays=True))
-        return out
+    def _read(self, drawn: Sequence[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """int64, one behind the other; there once the burst has landed."""
+        out = self._staging.take("codes", (sum(each.numel() for each in drawn),), torch.int64)
+        place = 0
+        for each in drawn:
+            out[place : place + each.numel()].view(each.shape).copy_(each, non_blocking=True)
+            place += each.numel()
+        return out.numpy()
 
-    def _told(self, drawn: NDArray[np.int64], counts: NDArray[np.int_]) -> list[list[int]]:
-        """Each job's codes up to the one that ended it. `drawn` [steps, jobs], of which `counts` [jobs] are a job's."""
-        ends = ((drawn == self._model.config.end_code) | (drawn == NOT_FINITE)) & (np.arange(len(drawn))[:, None] < counts)
-        used = np.where(ends.any(0), ends.argmax(0) + 1, counts)
-        return [codes[:count] for codes, count in zip(drawn.T.tolist(), used.tolist(), strict=True)]
-
-    def _open(self, jobs: Sequence[Job], placed: Sequence[Appended]) -> _Opening:
+    def _opened(self, jobs: Sequence[Job], placed: Sequence[Appended]) -> Tensor:
+        """Codes [R] of the step in which units begin; who is in mid-unit feeds a code beside them."""
         batch = self._shapes.mixed(placed)
         begins = [job.turn.unit is None for job in jobs]
         inputs = [Input(job.turn.feeds_code, job.turn.waiting[0] if new else None) for job, new in zip(jobs, begins, strict=True)]
         tokens = Tokens.of(inputs, batch.size)
-        padding = batch.pages.shape[0] - len(jobs)
-        rows = [job.row for job in jobs] + [self._spare] * padding
-        rules = [job.turn.rule().fields if new else NO_RULE for job, new in zip(jobs, begins, strict=True)] + [NO_RULE] * padding
-        numbers = np.concatenate([tokens.ids, tokens.hidden_at, np.array(rows), np.array(rules).ravel()])
-        return _Opening(batch, self._upload(torch.from_numpy(numbers)), self._hidden(tokens.hidden, batch))
+        size, height = batch.size, batch.pages.shape[0]
+        numbers = self._staging.take("numbers", (2 * size + height * (1 + RULE_FIELDS),), torch.int64)
+        filled = numbers.numpy()
+        filled[:size], filled[size : 2 * size] = tokens.ids, tokens.hidden_at
+        rows, rules = filled[2 * size : 2 * size + height], filled[2 * size + height :].reshape(height, RULE_FIELDS)
+        rows[: len(jobs)], rows[len(jobs) :] = [job.row for job in jobs], self._spare
+        rules[: len(jobs)] = [job.turn.rule().fields if new else NO_RULE for job, new in zip(jobs, begins, strict=True)]
+        rules[len(jobs) :] = 0
+        replays = self.graphs.on and self._shapes.replays(batch)
+        hidden = self._hidden(tokens, self._lines if replays else None)
+        packed = batch.packed
+        if packed.device.type == "cpu":
+            packed = self._staging.take("packed", tuple(packed.shape), packed.dtype).copy_(packed)
+        return self._call(self._opening(batch, hidden), (packed, numbers), replays=replays)
 
-    def _hidden(self, given: Tensor, batch: RaggedBatch) -> Tensor:
-        """[T, llm_dim] on the device, at least one line; a line for every token of the batch where a graph asks for one shape."""
-        lines = batch.size if self._replays(batch) else max(len(given), 1)
-        out = torch.zeros((lines, self._model.config.llm_dim), dtype=self._model.dtype, device=self._device)
-        if len(given):
-            out[: len(given)] = self._upload(given.to(self._model.dtype))
-        return out
+    def _hidden(self, tokens: Tokens, held: Tensor | None) -> Tensor:
+        """[T, llm_dim] on the device, at least one line; in `held`, if given."""
+        lines, dim = max(tokens.lines, 1), self._model.config.llm_dim
+        staged = self._staging.take("hidden", (lines, dim), self._model.dtype)
+        if tokens.hidden:
+            torch.cat(tokens.hidden, out=staged)
+        else:
+            staged.zero_()
+        if held is None:
+            return staged.to(self._device, non_blocking=True)
+        held[:lines].copy_(staged, non_blocking=True)
+        return held
+
+    @cached_property
+    def _lines(self) -> Tensor:
+        """Graphs of openings read it where it lies: no batch of theirs has more text tokens."""
+        return torch.zeros((BUCKETS[-1], self._model.config.llm_dim), dtype=self._model.dtype, device=self._device)
 
     def _ahead(self, jobs: Sequence[Job], counts: Sequence[int]) -> _Steps:
         """Places so many codes ahead, none beyond its unit, and packs all steps."""
         placed = [job.table.append(count) for job, count in zip(jobs, counts, strict=True)]
         like = self._shapes.single(len(jobs), max(job.table.page_count for job in jobs), padded=self.graphs.on)
-        packed = pack_steps(placed, like)
-        rows = np.full((len(packed), like.size), self._spare, dtype=np.int32)
-        fed = np.arange(len(packed))[:, None] < np.array(counts)
+        steps, length = max(counts), len(like.packed)
+        lines = self._staging.take("lines", (steps, length + like.size), torch.int32)
+        filled = lines.numpy()
+        pack_steps(placed, like, out=filled[:, :length])
+        rows = filled[:, length:]
+        rows[:, len(jobs) :] = self._spare
+        fed = np.arange(steps)[:, None] < np.array(counts)
         rows[:, : len(jobs)] = np.where(fed, [job.row for job in jobs], self._spare)
-        return _Steps(like, self._upload(torch.from_numpy(np.concatenate([packed, rows], axis=1))))
+        return _Steps(like, lines)
 
-    def _opened(self, opening: _Opening) -> Tensor:
-        batch = opening.batch
-        given = (batch.packed, opening.numbers, opening.hidden)
-        return self._call(self._opening(batch), given, replays=self._replays(batch))
+    def _stepped(self, steps: _Steps) -> list[Tensor]:
+        """Codes [steps, N] in as few graphs as there are; each is fed by what the last one left."""
+        drawn, place = [], 0
+        while place < len(steps.lines):
+            count = next(count for count in self._counts() if count <= len(steps.lines) - place)
+            codes = self._call(self._going_on(steps.like, count), (steps.lines[place : place + count],), replays=True)
+            place += count
+            # the next graph may be this one again
+            drawn.append(codes if place == len(steps.lines) or not self.graphs.on else codes.clone())
+        return drawn
 
-    def _opening(self, batch: RaggedBatch) -> _Graph:
-        """Of numbers int64: ids [N], lines of hidden states [N], rows of the sampler [R], rules [R, RULE_FIELDS]."""
+    def _counts(self) -> Sequence[int]:
+        """Steps for which there are graphs: a burst, one behind an opening, and a single one of which all others are made."""
+        return sorted({self.burst, max(self.burst - 1, 1), 1}, reverse=True) if self._shapes.joins else (1,)
+
+    def _opening(self, batch: RaggedBatch, hidden: Tensor) -> _Graph:
+        """Of numbers int64: ids [N], lines of hidden states [N], rows of the sampler [R], rules [R, RULE_FIELDS]; over `hidden`."""
         size, height = batch.size, batch.pages.shape[0]
 
-        def run(packed: Tensor, numbers: Tensor, hidden: Tensor) -> Tensor:
+        def run(packed: Tensor, numbers: Tensor) -> Tensor:
             over = batch.over(packed)
             ids, hidden_at, rows, rules = numbers.split_with_sizes([size, size, height, height * RULE_FIELDS])
             self._sampler.begin(rows, rules.view(height, RULE_FIELDS))
-            embeddings = self._model.embed(ids, hidden[hidden_at], self._sampler.last[rows[over.rows]])
+            embeddings = self._model.embed(ids, hidden[:size], hidden_at, self._sampler.last[rows[over.rows]])
             return self._sampler.sample(rows[: len(over.sampled)], self._model.logits(embeddings, over))
 
         def blank() -> tuple[Tensor, ...]:
-            hidden = torch.zeros((size, self._model.config.llm_dim), dtype=self._model.dtype, device=self._device)
             numbers = torch.zeros(2 * size + height * (1 + RULE_FIELDS), dtype=torch.int64, device=self._device)
             numbers[2 * size : 2 * size + height] = self._spare
-            return torch.zeros_like(batch.packed), numbers, hidden
+            return torch.zeros(len(batch.packed), dtype=torch.int32, device=self._device), numbers
 
         return ("opening", *batch.shape), run, blank
 
-    def _going_on(self, like: RaggedBatch) -> _Graph:
-        """Of one step's line."""
+    def _going_on(self, like: RaggedBatch, count: int) -> _Graph:
+        """Of the lines of so many steps."""
 
-        def run(line: Tensor) -> Tensor:
-            packed, rows = line.split_with_sizes([len(like.packed), like.size])
-            rows = rows.long()
-            return self._sampler.sample(rows, self._model.continued(self._sampler.last[rows], like.over(packed)))
+        def run(lines: Tensor) -> Tensor:
+            rows = lines[:, len(like.packed) :].long()
+            fed = self._model.fed(self._sampler.last[rows[0]])
+            drawn = []
+            for line, row in zip(lines[:, : len(like.packed)].unbind(), rows.unbind(), strict=True):
+                codes, fed = self._sampler.sample_next(row, self._model.continued(fed, like.over(line)), self._model.codes)
+                drawn.append(codes)
+            return torch.stack(drawn)
 
         def blank() -> tuple[Tensor, ...]:
-            return (torch.cat((torch.zeros_like(like.packed), torch.full_like(like.positions, self._spare))),)
+            line = torch.cat((torch.zeros_like(like.packed), torch.full_like(like.positions, self._spare)))
+            return (line.repeat(count, 1),)
 
-        return ("code", like.size, like.pages.shape[1]), run, blank
+        return ("codes", like.size, like.pages.shape[1], count), run, blank
 
     def _call(self, graph: _Graph, given: tuple[Tensor, ...], *, replays: bool) -> Tensor:
+        """`given` on the host or the device."""
         key, run, blank = graph
-        return self.graphs(key, run, given, blank) if replays and self.graphs.on else run(*given)
-
-    def _replays(self, mixed: RaggedBatch) -> bool:
-        return self.graphs.on and self._shapes.replays(mixed)
-
-    def _upload(self, host: Tensor) -> Tensor:
-        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
+        if replays and self.graphs.on:
+            return self.graphs(key, run, given, blank)
+        return run(*(each.to(self._device, non_blocking=True) for each in given))
 
     def prepare(self) -> None:
         """Captures the graphs of all shapes that are known to come."""
         if not self.graphs.on:
             return
         for like in self._shapes.singles_to_prepare():
-            self.graphs.prepare(*self._going_on(like))
+            for count in self._counts():
+                self.graphs.prepare(*self._going_on(like, count))
         for batch in self._shapes.mixed_to_prepare():
-            self.graphs.prepare(*self._opening(batch))
+            self.graphs.prepare(*self._opening(batch, self._lines))

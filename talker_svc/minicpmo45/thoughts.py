@@ -32,18 +32,18 @@ class Words:
 
     token_ids: tuple[int, ...]
     hidden: Tensor
-    """[n, llm_dim] on the host."""
+    """[n, llm_dim] on the host, of the network's element type."""
     turn_end: bool
 
 
-def words(thought: stage_pb2.Thought, config: TalkerConfig, most_tokens: int) -> Words:
-    """Raises BadThought."""
+def words(thought: stage_pb2.Thought, config: TalkerConfig, most_tokens: int, dtype: torch.dtype = torch.float32) -> Words:
+    """With hidden states of `dtype`. Raises BadThought."""
     ids = tuple(thought.token_ids)
     if len(ids) > most_tokens:
         raise BadThought("thought.token_ids", f"{len(ids)} tokens, {most_tokens} are allowed")
     if any(not 0 <= token < config.text_tokens for token in ids):
         raise BadThought("thought.token_ids", f"not from 0 to {config.text_tokens - 1}")
-    return Words(ids, _hidden(thought.hidden, (len(ids), config.llm_dim)), thought.turn_end)
+    return Words(ids, _hidden(thought.hidden, (len(ids), config.llm_dim)).to(dtype), thought.turn_end)
 
 
 def _hidden(tensor: stage_pb2.Tensor, shape: tuple[int, int]) -> Tensor:

@@ -27,6 +27,10 @@ class Unit:
     """Codes at which it ends without an end code."""
     made: int = 0
     """Codes so far."""
+    drawn: int = 0
+    """Of them and the end code."""
+    asked: int = 0
+    """Codes that the device has drawn or is to draw."""
     codes: list[int] = field(default_factory=list)
     """Of them, those not sent yet."""
 
@@ -54,6 +58,8 @@ class Turn:
         self.waiting: deque[Words] = deque()
         self.complete = False
         """No more units will come."""
+        self.dropped = False
+        """Nobody waits for its codes any more."""
         self.unit: Unit | None = None
         self.units = 0
         """Units begun."""
@@ -80,8 +86,13 @@ class Turn:
 
     @property
     def left(self) -> int:
-        """Most codes that can still be drawn for the unit that is being spoken, or for the next one."""
-        return self.unit.most - self.unit.made if self.unit is not None else self._most()
+        """Most codes that can still be asked for the unit that is being spoken, or for the next one."""
+        return self.unit.most - self.unit.asked if self.unit is not None else self._most()
+
+    @property
+    def speaks(self) -> bool:
+        """There are codes to ask for."""
+        return self.unit.asked < self.unit.most if self.unit is not None else bool(self.waiting)
 
     @property
     def feeds_code(self) -> bool:
@@ -102,14 +113,21 @@ class Turn:
         floor = 0 if ending or self.units == 0 else PIECE
         return UnitRule((self.label.turn << _NUMBER_BITS) + self.units, floor, ending)
 
+    def asks(self, count: int) -> Unit:
+        """So many more codes are on their way; the unit that they belong to, which begins if its condition was placed last."""
+        unit = self.unit or self._begin()
+        unit.asked += count
+        return unit
+
     def drew(self, codes: Sequence[int], end_code: int) -> list[Piece]:
         """Takes in what was drawn behind the inputs that were fed, each of which drew one; what is to be sent now.
 
-        At most `left` codes, and none behind an end code. A full piece waits for the next code: it may be the last.
+        No more than were asked for, and none behind an end code. A full piece waits for the next code: it may be the last.
         """
-        condition = self.unit is None
         unit = self.unit or self._begin()
-        self._held[-1] += len(codes) - condition
+        self._held[-1] += len(codes) - (not unit.drawn)
+        unit.drawn += len(codes)
+        unit.asked = max(unit.asked, unit.drawn)
         ended = codes[-1] == end_code
         made = codes[:-1] if ended else codes
         unit.codes.extend(made)
@@ -122,7 +140,7 @@ class Turn:
         return pieces + self._end(unit, unfed=not ended) if ended or unit.made == unit.most else pieces
 
     def _begin(self) -> Unit:
-        """The condition that was placed last has been forwarded."""
+        """The condition that was placed last is fed."""
         self.unit = Unit(ending=self._ends(), most=self._most())
         words = self.waiting.popleft()
         # the code belongs to the unit before, unless that has left

@@ -60,6 +60,20 @@ SLOTS = Bound("stage_kit/test_flow.py::test_opens_never_exceed_the_slots_and_a_d
 
 GATEWAY: dict[str, Limit] = {
     "tenant_max_sessions": Bound("e2e/test_bad_input.py::test_keys_by_header_and_by_subprotocol"),
+    "key_max_sessions": Bound("security/test_keys.py::test_what_holds_for_keys_that_say_nothing_themselves"),
+    "opens_per_minute": Bound("security/test_keys.py::test_what_holds_for_keys_that_say_nothing_themselves"),
+    "client_secrets_per_minute": Bound(
+        "security/test_client_secrets.py::test_a_key_makes_so_many_secrets_a_minute_at_all_gateways_and_not_one_more"
+    ),
+    "failed_auth_per_minute": Bound(
+        "security/test_keys.py::test_an_address_may_show_so_many_bad_keys_and_then_nobody_from_there_is_let_in"
+    ),
+    "keys_cache_ms": Deadline("gateway/access/test_keys.py::test_a_key_of_the_store_is_believed_for_its_time_and_not_longer"),
+    "client_secret_s": Deadline("session_store/test_api_keys.py::test_a_secret_lives_as_long_as_it_may"),
+    "max_client_secret_s": Bound("security/test_client_secrets.py::test_how_long_a_secret_may_live"),
+    "max_body_bytes": Bound("security/test_client_secrets.py::test_a_body_may_have_so_many_bytes_and_not_one_more"),
+    "body_timeout_ms": Deadline("security/test_client_secrets.py::test_a_body_is_waited_for_as_long_as_it_may_take"),
+    "http_tls_reload_s": Pace("security/test_tls.py::test_a_renewed_certificate_is_shown_without_a_restart_and_a_broken_one_is_not"),
     "max_event_bytes": Bound("gateway/wire/test_parse_refusals.py::test_an_event_may_have_15_mib_and_not_a_byte_more"),
     "max_frame_bytes": Bound("limits/test_gateway.py::test_a_frame_at_the_most_is_answered_and_one_byte_more_closes"),
     "max_pending_input_bytes": Bound(f"{CORE}/test_input.py::test_pending_input_is_bounded_to_the_byte_and_the_session_goes_on"),

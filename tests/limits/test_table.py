@@ -19,7 +19,22 @@ FOUND = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["to
 PACKAGES = sorted({name.rstrip(".*") for name in FOUND} - {"parley_stage"})
 UNITS = (
     *("ms", "s", "bytes", "count", "sessions", "items", "connections", "chars", "tokens", "parts", "tools", "levels", "events", "commands"),
-    *("positions", "nodes", "frames", "words", "sentences", "slots", "workers", "threads", "restarts", "rms", "units", "codes", "steps"),
+    *(
+        "positions",
+        "nodes",
+        "frames",
+        "words",
+        "sentences",
+        "slots",
+        "workers",
+        "threads",
+        "restarts",
+        "rms",
+        "units",
+        "codes",
+        "steps",
+        "minute",
+    ),
 )
 UNITLESS = {"threshold", "temperature", "hysteresis", "timeout_factor", "partial_share", "frames_per_step", "batch", "burst"}
 """Shares, factors, counts of what their engine is asked for, and what already names two units."""

@@ -72,7 +72,10 @@ def test_what_the_plan_depends_on_is_read_from_the_environment_by_all(monkeypatc
         ("PARLEY_TALKER_POSITIONS", "2048", memory_plan(H200, STAGES, 8192, 5, positions=2048)),
         ("PARLEY_VOCODER_VOICES_BYTES", "40000000000", memory_plan(H200, STAGES, 8192, 5, voice_bytes=40_000_000_000)),
         ("PARLEY_VOCODER_CACHE_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes(flow_cache="fp32"))),
-        ("PARLEY_VOCODER_FLOW_DTYPE", "bfloat16", memory_plan(H200, STAGES, 8192, 5, Dtypes(flow="bf16"))),
+        ("PARLEY_VOCODER_FLOW_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes(flow="fp32"))),
+        ("PARLEY_VOCODER_KERNELS", "plain", memory_plan(H200, STAGES, 8192, 5, Dtypes(flow="fp32"))),
+        ("PARLEY_THINKER_KV_DTYPE", "fp8", memory_plan(H200, STAGES, 8192, 5, Dtypes(kv="fp8"))),
+        ("PARLEY_THINKER_KV_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes(kv="fp32"))),
         ("PARLEY_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes("fp32", "fp32", "fp32", "fp32"))),
         ("PARLEY_STAGES_ON_CARD", "thinker, talker,vocoder", memory_plan(H200, STAGES, 8192, 5)),
     ):
@@ -84,12 +87,13 @@ def test_what_the_plan_depends_on_is_read_from_the_environment_by_all(monkeypatc
 def test_what_an_engine_was_told_itself_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARLEY_THINKER_WINDOW_TOKENS", "8192")
     assert lent("thinker", window_tokens=4096)[0] == memory_plan(H200, STAGES, 4096, 5).sessions
+    assert lent("thinker", window_tokens=4096, kv_dtype="fp8")[0] == memory_plan(H200, STAGES, 4096, 5, Dtypes(kv="fp8")).sessions >= 190
     assert lent("vocoder", flow_steps=10)[0] == memory_plan(H200, STAGES, 8192, 10).sessions
 
 
 def test_the_defaults_of_the_plan_are_those_of_the_engines() -> None:
     for stage in STAGES:
-        assert PlanSettings.of(stage, settings(stage)) == PlanSettings()
+        assert PlanSettings.of(stage, settings(stage)).plan(H200, Config(), 256) == PlanSettings().plan(H200, Config(), 256)
 
 
 def test_a_card_of_its_own_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""Graphs on a CPU: what they would replay is run instead, after a run with the blank inputs that a capture takes."""
+"""Graphs on a CPU: what they would replay is run instead, after a run with the blank inputs that a capture takes. What a replay answered is
+spoiled by the next one, as it may be on a device, where graphs share their memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -19,18 +20,32 @@ class RehearsedGraphs(Graphs):
         self.on = True
         self.keys: list[Any] = []
         self.prepared: dict[Hashable, list[tuple[torch.Size, torch.dtype]]] = {}
+        self._lent: list[Tensor] = []
 
     def __call__(self, key: Hashable, function: Callable[..., T], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]) -> T:
         self.prepare(key, function, blank)
         assert self.prepared[key] == _looks(inputs)
         function(*blank())
         self.keys.append(key)
-        return function(*inputs)
+        with torch.inference_mode():
+            for each in self._lent:
+                each.fill_(torch.nan if each.is_floating_point() else torch.iinfo(each.dtype).min if each.dtype != torch.bool else True)
+        answer = function(*inputs)
+        self._lent = list(_tensors(answer))
+        return answer
 
     def prepare(self, key: Hashable, function: Callable[..., object], blank: Callable[[], tuple[Tensor, ...]]) -> None:
         if key not in self.prepared:
             self.prepared[key] = _looks(blank())
             function(*blank())
+
+
+def _tensors(answer: Any) -> Iterator[Tensor]:
+    if isinstance(answer, Tensor):
+        yield answer
+    elif isinstance(answer, tuple):
+        for each in answer:
+            yield from _tensors(each)
 
 
 def _looks(inputs: tuple[Tensor, ...]) -> list[tuple[torch.Size, torch.dtype]]:

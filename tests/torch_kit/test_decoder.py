@@ -7,6 +7,7 @@ import torch
 
 from tests.torch_kit.support import HIDDEN, LLAMA, QWEN, decoder, embeddings, feed, reference, table, whole
 from torch_kit.decoder import Decoder, DecoderConfig, WeightError
+from torch_kit.decoder_weights import DecoderWeights, join
 from torch_kit.ragged import RaggedBatch
 
 BOTH = pytest.mark.parametrize("config", [QWEN, LLAMA], ids=["qwen3", "llama"])
@@ -119,3 +120,18 @@ def test_embeddings_of_another_size_are_refused() -> None:
     batch = RaggedBatch.of([table(ours).append(3)])
     with pytest.raises(ValueError, match="embeddings"):
         ours.forward(torch.zeros(2, HIDDEN), batch)
+
+
+def test_joined_weights_are_the_same_decoder_and_are_held_once() -> None:
+    model = reference(QWEN)
+    weights = dict(model.state_dict())
+    parts = [name for name in weights if any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))]
+    apart = DecoderWeights(weights, QWEN)
+    join(weights, QWEN)
+    together = DecoderWeights(weights, QWEN)
+    assert parts and not any(name in weights for name in parts)
+    for left, right in zip(apart.layers, together.layers, strict=True):
+        assert torch.equal(left.qkv, right.qkv) and torch.equal(left.gate_up, right.gate_up)
+    assert together.layers[0].qkv is weights["layers.0.self_attn.qkv_proj.weight"]
+    with pytest.raises(WeightError, match="q_proj"):
+        join(weights, QWEN)

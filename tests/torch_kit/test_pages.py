@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from torch_kit.page_table import PageTable
+from torch_kit.page_table import NEVER, PageTable
 from torch_kit.pages import SINK, PagePool, PoolExhausted, pages_for
 from torch_kit.ragged import BUCKETS, RaggedBatch, bucket
 
@@ -22,6 +22,14 @@ def _places(table: PageTable) -> list[int]:
     """Slots of all valid tokens from left to right."""
     spans = zip(table.pages, table.starts, table.stops, strict=True)
     return [page * PAGE + offset for page, start, stop in spans for offset in range(start, stop)]
+
+
+def _listed(table: PageTable, width: int) -> list[list[int]]:
+    """Pages, starts, stops and orders, padded."""
+    lengths = [stop - start for start, stop in zip(table.starts, table.stops, strict=True)]
+    orders = [sum(lengths[:page]) for page in range(len(lengths))]
+    fields = ((table.pages, 0), (table.starts, 0), (table.stops, 0), (orders, NEVER))
+    return [[*field, *[padding] * (width - len(field))] for field, padding in fields]
 
 
 def test_any_sequence_of_changes_keeps_every_token_in_place() -> None:
@@ -59,6 +67,7 @@ def test_any_sequence_of_changes_keeps_every_token_in_place() -> None:
                 prefix = prefix[:count]
                 table.cut_prefix(len(prefix))
             assert _places(table) == prefix + window
+            assert table.listed(13).tolist() == _listed(table, 13)
             assert table.window_start - table.gap == table.prefix_length == len(prefix)
             assert SINK not in table.pages and len(set(table.pages)) == table.page_count == pool.held
         table.release()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PagePool
-from torch_kit.ragged import BUCKETS, RaggedBatch, StaleAppend
+from torch_kit.ragged import BUCKETS, RaggedBatch, StaleAppend, pack
 from torch_kit.tiles import Tiling
 
 CPU = torch.device("cpu")
@@ -83,6 +85,27 @@ def test_sizes_follow_from_the_shape_alone() -> None:
         assert torch.equal(over.tiles.table, batch.tiles.table) and torch.equal(over.tiles.orders, batch.tiles.orders)
     assert all(len(found) == 1 for found in sizes.values()) and len(sizes) < 9
     assert sizes.keys() >= {(8, 8), (8, 1), (24, 3)}
+
+
+@pytest.mark.parametrize("counts", [[1], [1] * 7, [21, 1, 1], [9, 9, 2, 4]])
+def test_an_upload_is_written_whole_where_it_is_wanted(counts: list[int]) -> None:
+    """Memory that holds anything becomes what `tiled` uploads; rows of pages that are not neighbours, too."""
+    held = pool()
+    tables = [PageTable(held, 12) for _ in counts]
+    for _ in range(2):
+        for table in tables:
+            table.append(3)
+    for _ in range(2):
+        appended = [table.append(count) for table, count in zip(tables, counts, strict=True)]
+        batch = RaggedBatch.tiled(appended, TILING)
+        for junk in (-7, 99):
+            packed, shape = pack(appended, TILING, partial(_junk, junk))
+            assert shape == batch.shape and torch.equal(packed, batch.packed)
+        assert batch.slots[: batch.count].tolist() == [place for row in appended for place in row.slots.tolist()]
+
+
+def _junk(value: int, length: int) -> torch.Tensor:
+    return torch.full((length,), value, dtype=torch.int32)
 
 
 def test_levels() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
@@ -83,9 +84,10 @@ class Camera:
         """Frames of the unit that ends then, and older ones, by time."""
         return sorted((frame for frame in self.frames if frame.t_ms < end_ms), key=lambda frame: frame.t_ms)
 
-    def drop(self, frames: list[Frame]) -> None:
+    def drop(self, frames: Sequence[Frame]) -> None:
         """They are in the context now, or not wanted any more."""
-        self.frames = [frame for frame in self.frames if not any(frame is each for each in frames)]
+        if frames:
+            self.frames = [frame for frame in self.frames if not any(frame is each for each in frames)]
 
 
 def _unit(t_ms: int, first_end_ms: int) -> int:

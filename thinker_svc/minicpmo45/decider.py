@@ -27,9 +27,9 @@ class Decider:
         self._spare = slots
         self.sampler = Sampler(vocabulary.tokens, torch.from_numpy(vocabulary.forbidden).to(device), slots + 1)
         self.units = Units(vocabulary.tokens, torch.from_numpy(vocabulary.characters).to(device), slots + 1)
-        self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self._said = torch.zeros(slots + 1, MOST_UNIT_TOKENS + 1, hidden_size, dtype=dtype, device=device)
-        self._script = script
+        self.seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.states = torch.zeros(slots + 1, MOST_UNIT_TOKENS + 1, hidden_size, dtype=dtype, device=device)
+        self.script = script
         self.tune(self._spare, Sampling(), UnitRules(), 0)
 
     @property
@@ -41,11 +41,11 @@ class Decider:
         """A slot's settings, from its next token on."""
         self.sampler.tune(slot, sampling)
         self.units.tune(slot, rules)
-        self._seeds[slot] = seed
+        self.seeds[slot] = seed
 
     def said(self, slots: Tensor, count: int) -> Tensor:
         """[rows, count, hidden] of the first `count` tokens of the units of `slots`; only of those fed."""
-        return self._said[slots, :count]
+        return self.states[slots, :count]
 
     def decide(self, numbers: Tensor, hidden: Tensor, logits: Tensor, manner: Manner) -> Tensor:
         """int64 [rows + drafts, 4]: token, ended, finite, drawn; first of all rows, then of the drafts of the first `drafts` rows.
@@ -74,10 +74,10 @@ class Decider:
         self.units.begin(slots, opening, is_open > 0)
         step = self.units.step[slots]
         # the state of a unit's last input goes to a place that nobody reads
-        self._said[slots, torch.where(opening, MOST_UNIT_TOKENS, step - 1)] = hidden
+        self.states[slots, torch.where(opening, MOST_UNIT_TOKENS, step - 1)] = hidden
         finite = logits.isfinite().all(-1)
-        script = None if self._script is None else self._script(slots, unit, step)
-        draws = Draws(self._seeds[slots], unit, step)
+        script = None if self.script is None else self.script(slots, unit, step)
+        draws = Draws(self.seeds[slots], unit, step)
         drawn = self.sampler.sample(slots, logits, draws, self.units.draws(slots), script, manner)
         verdict = self.units.advance(slots, drawn)
         entered = torch.where(self.sampler.entered[slots], drawn, NOTHING)

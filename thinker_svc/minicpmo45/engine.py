@@ -13,14 +13,14 @@ import torch
 from parley_stage.v1 import stage_pb2
 
 from minicpmo45.config import SAMPLE_RATE_IN, UNIT_MS, read_config
-from minicpmo45.memory_plan import session_pages
+from minicpmo45.memory_plan import SCALE_BYTES, PlanError, session_pages
 from minicpmo45.slots import planned
 from minicpmo45.weights import thinker_weights
 from stage_kit import Append, Card, Engine, InvalidConfig, Label, SessionOver, Slot
 from stage_kit.logs import logger
 from thinker_svc.minicpmo45.camera import refuse
 from thinker_svc.minicpmo45.configuration import SessionConfig, frozen_changes, session_config
-from thinker_svc.minicpmo45.model import ThinkerModel
+from thinker_svc.minicpmo45.model import PREFIX, ThinkerModel, decoder_config
 from thinker_svc.minicpmo45.perception import Perception
 from thinker_svc.minicpmo45.prefixes import Prefixes
 from thinker_svc.minicpmo45.row import Row
@@ -34,13 +34,17 @@ from thinker_svc.minicpmo45.template import AUDIO_ROWS, audio_rows, prefix_tail
 from thinker_svc.minicpmo45.unit import UnitRules
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from thinker_svc.minicpmo45.voice import named_voices
+from torch_kit.decoder_weights import join
 from torch_kit.draws import session_seed
 from torch_kit.faults import device_lost
+from torch_kit.fp8 import FP8
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PAGE, PagePool
 from torch_kit.tiles import Tiling
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp8": FP8}
+_FP8_SINCE = (8, 9)
+"""Compute capability from which on kernels can round to e4m3."""
 _ERROR = stage_pb2.StageError
 log = logger()
 
@@ -59,9 +63,13 @@ class MiniCpmThinkerEngine(Engine):
         self._device = torch.device(settings.device)
         on_cpu = self._device.type == "cpu"
         self._dtype = _DTYPES["float32" if settings.dtype == "auto" and on_cpu else settings.dtype.replace("auto", "bfloat16")]
+        self._kv_dtype = self._dtype if settings.kv_dtype == "auto" else _DTYPES[settings.kv_dtype]
+        if self._kv_dtype == FP8:
+            _check_fp8(settings.kernels, self._device)
         self._reserve = session_pages(settings.window_tokens)
         llm = self._config.llm
-        session = self._reserve * PAGE * llm.layers * 2 * llm.kv_heads * llm.head_dim * self._dtype.itemsize
+        vector = llm.head_dim * self._kv_dtype.itemsize + (SCALE_BYTES if self._kv_dtype == FP8 else 0)
+        session = self._reserve * PAGE * llm.layers * 2 * llm.kv_heads * vector
         self.card = Card(
             stage="thinker",
             engine="minicpmo45",
@@ -90,6 +98,10 @@ class MiniCpmThinkerEngine(Engine):
         settings, config = self._settings, self._config
         log.info("memory plan", **self._plan)
         weights = thinker_weights(settings.checkpoint, self._device, self._dtype)
+        join(weights, decoder_config(config.llm), PREFIX)
+        if self._device.type == "cuda":
+            # what was joined goes back to the card before the sessions' memory is taken, for the plan counts weights once
+            torch.cuda.empty_cache()
         script = None
         if settings.script is not None:
             script = Script.read(settings.script, self._vocabulary.tokens, self._vocabulary.size, self._device)
@@ -98,7 +110,7 @@ class MiniCpmThinkerEngine(Engine):
             kv_heads=config.llm.kv_heads,
             head_dim=config.llm.head_dim,
             pages=settings.slots * self._reserve + 1,
-            dtype=self._dtype,
+            dtype=self._kv_dtype,
             device=self._device,
         )
         tiling = Tiling(pages=self._reserve, rows=settings.slots) if settings.kernels == "fused" else None
@@ -191,6 +203,11 @@ class MiniCpmThinkerEngine(Engine):
         """See `device_lost`."""
         return device_lost(error)
 
+    def kv_pages(self) -> tuple[int, int] | None:
+        """See Engine."""
+        pool: PagePool | None = getattr(self, "_pool", None)
+        return None if pool is None else (pool.held, pool.pages - 1)
+
     def ready(self, slot: Slot) -> float | None:
         """Monotonic second by which its next tokens should be fed."""
         session = _session(slot)
@@ -232,7 +249,7 @@ class MiniCpmThinkerEngine(Engine):
         if not np.isfinite(samples).all():
             refuse(slot, append, "audio", "holds NaN or infinity; heard as silence")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
-        session.gather.push(samples, append.start_ms, append.end_ms, self._clock())
+        session.gather.push(samples, append.start_ms, append.end_ms, append.arrived or self._clock())
         if session.gather.held_ms(session.config.listen_until_ms) > self._settings.input_s * 1000:
             session.gather.clear()
             why = f"more than {self._settings.input_s:g} s of sound wait"
@@ -245,12 +262,19 @@ class MiniCpmThinkerEngine(Engine):
         open_still = not gather.waiting and not gather.replays and control.start_ms >= gather.start_ms + UNIT_MS
         if control.kind == stage_pb2.Control.KIND_CONTINUE:
             if open_still and turn is not None and (append.label.epoch, append.label.turn) == (slot.epoch, turn.turn):
-                gather.silence(self._clock())
+                gather.silence(append.arrived or self._clock())
         elif control.kind == stage_pb2.Control.KIND_CLOSE_UNIT:
             if open_still and turn is None:
-                gather.close(self._clock())
+                gather.close(append.arrived or self._clock())
         elif control.kind == stage_pb2.Control.KIND_SKIP_SILENCE:
             gather.skip(control.start_ms, control.end_ms)
+
+
+def _check_fp8(kernels: str, device: torch.device) -> None:
+    """Raises PlanError: our kernels do not round to fp8 on this card; torch does on any."""
+    if kernels == "fused" and device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_SINCE:
+        have, want = (".".join(map(str, pair)) for pair in (torch.cuda.get_device_capability(device), _FP8_SINCE))
+        raise PlanError("kv_dtype", f"fp8 with fused kernels needs compute capability {want}, {device} has {have}")
 
 
 def _session(slot: Slot) -> Session:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinker_svc.minicpmo45.decider import FIELDS, deciding_tokens
@@ -13,11 +15,15 @@ from thinker_svc.minicpmo45.row import Deciding, Decisions, Row, token_ids
 from thinker_svc.minicpmo45.sampler import Manner
 from torch_kit.fused_decoder import FusedDecoder
 from torch_kit.graphs import Graphs
-from torch_kit.ragged import BUCKETS, RaggedBatch, bucket
+from torch_kit.ragged import BUCKETS, RaggedBatch, bucket, pack
+from torch_kit.staging import Staging
 from torch_kit.tiles import Tiling
 
 Decide = Callable[[Tensor, Tensor, Manner], Tensor]
 """As `Decider.decide`, logits included."""
+
+
+_HOST = torch.device("cpu")
 
 
 class Shape(NamedTuple):
@@ -35,8 +41,9 @@ class Shape(NamedTuple):
 class FusedStep:
     """`embedding` [vocabulary, hidden]. `padding`: the numbers of a deciding row that nobody reads.
 
-    A graph reads everything that changes from the device: the packed batch, ids and numbers in one list, and embeddings of sound and
-    pictures from one buffer, in which an id -1 - n means row n. A batch beyond the largest bucket runs without a graph.
+    A graph reads everything that changes from the device: the packed batch, ids and numbers in one upload, and embeddings of sound and
+    pictures from one buffer, in which an id -1 - n means row n. A batch beyond the largest bucket runs without a graph. The answer is on
+    its way to the host as soon as the graph is done.
     """
 
     def __init__(self, decoder: FusedDecoder, embedding: Tensor, decide: Decide, padding: Sequence[int], tiling: Tiling) -> None:
@@ -45,29 +52,37 @@ class FusedStep:
         self._decide = decide
         self._padding = tuple(padding)
         self._tiling = tiling
+        self._staging = Staging(embedding.device)
         self._given = torch.zeros(BUCKETS[-1], embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
 
     def __call__(self, rows: Sequence[Row], manner: Callable[[Iterable[int]], Manner], graphs: Graphs) -> list[Decisions]:
         """Each row's decisions. `manner`: of the slots that decide."""
+        self._staging.begin()
+        try:
+            return self._stepped(rows, manner, graphs)
+        except Exception:
+            self._staging.undo()
+            raise
+
+    def _stepped(self, rows: Sequence[Row], manner: Callable[[Iterable[int]], Manner], graphs: Graphs) -> list[Decisions]:
         deciding = Deciding.of(rows)
-        batch = RaggedBatch.tiled([row.appended for row in rows], self._tiling)
-        shape = _shape(batch, deciding, manner([row.slot for row in rows if row.unit >= 0]) if deciding.rows else Manner.GREEDY)
-        given = self._gather(rows, batch.size)
-        numbers = self._numbers(rows, deciding, shape)
-        run = self._function(batch, shape, given)
-        if graphs.on and batch.size <= BUCKETS[-1]:
-            packed = graphs(shape, run, (batch.packed, numbers), lambda: self._blank(shape))
+        upload, shape = self._upload(rows, deciding, manner)
+        run = self._function(shape, self._gather(rows, shape.tokens))
+        if graphs.on and shape.tokens <= BUCKETS[-1]:
+            answer = graphs(shape, run, (upload,), lambda: (self._blank(shape),))
         else:
-            packed = run(batch.packed, numbers)
+            answer = run(upload.to(self._embedding.device, non_blocking=True))
+        packed = self._staging.take("answer", (shape.deciding + shape.drafts, 4), torch.int64)
+        packed.copy_(answer, non_blocking=True)
+        landing = self._staging.end()
         if not deciding.rows:
             return [()] * len(rows)
-        answers = packed.tolist()
-        return deciding.answers(len(rows), answers[: len(deciding.rows)], answers[shape.deciding :][: deciding.drafts])
+        landing.wait()
+        return deciding.answers(len(rows), packed.numpy(), shape.deciding)
 
     def prepare(self, graphs: Graphs, shape: Shape) -> None:
         """Captures the graph of a shape."""
-        batch = RaggedBatch.blank_tiled(shape.tokens, shape.tiles, self._tiling, self._embedding.device)
-        graphs.prepare(shape, self._function(batch, shape, self._given), lambda: self._blank(shape))
+        graphs.prepare(shape, self._function(shape, self._given), lambda: (self._blank(shape),))
 
     def shapes(self, sessions: int, rows: int, manner: Manner, *, draft: bool) -> set[Shape]:
         """In which steps of up to `sessions` come, of which some feed a decided token and the others a unit of `rows` tokens."""
@@ -81,11 +96,13 @@ class FusedStep:
                 found.add(Shape(size, self._tiling.level(size, tiles), bucket(units + steps), drafts, manner))
         return {shape for shape in found if shape.tokens <= BUCKETS[-1]}
 
-    def _function(self, batch: RaggedBatch, shape: Shape, given: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        def run(packed: Tensor, numbers: Tensor) -> Tensor:
-            ids, rest = numbers.split_with_sizes([shape.tokens, FIELDS * shape.deciding])
+    def _function(self, shape: Shape, given: Tensor) -> Callable[[Tensor], Tensor]:
+        def run(upload: Tensor) -> Tensor:
+            like = RaggedBatch.blank_tiled(shape.tokens, shape.tiles, self._tiling, _HOST)
+            length = len(like.packed)
+            ids, rest = upload[_aligned(length) :].view(torch.int64).split_with_sizes([shape.tokens, FIELDS * shape.deciding])
             states = torch.where((ids >= 0)[:, None], self._embedding[ids.clamp(min=0)], given[(-1 - ids).clamp(min=0)])
-            hidden = self._decoder.forward(states, batch.over(packed))
+            hidden = self._decoder.forward(states, like.over(upload[:length]))
             if not shape.deciding:
                 return ids.new_empty(0, 4)
             deciding = rest.view(shape.deciding, FIELDS)
@@ -99,24 +116,39 @@ class FusedStep:
         if size > len(self._given):
             return torch.cat(parts).to(self._given.dtype) if parts else self._given
         if parts:
-            joined = torch.cat(parts)
-            self._given[: len(joined)] = joined
+            torch.cat(parts, out=self._given[: sum(part.shape[0] for part in parts)])
         return self._given
 
-    def _numbers(self, rows: Sequence[Row], deciding: Deciding, shape: Shape) -> Tensor:
-        """int64 [tokens + FIELDS * deciding]"""
+    def _upload(self, rows: Sequence[Row], deciding: Deciding, manner: Callable[[Iterable[int]], Manner]) -> tuple[Tensor, Shape]:
+        """int32 on the host: the packed batch, then, aligned, int64 [tokens + FIELDS * deciding] ids and numbers of deciding rows."""
+        chosen, drafts = deciding.rows, deciding.drafts
+        size = bucket(len(chosen)) if chosen else 0
+        whole: list[Tensor] = []
+
+        def room(length: int) -> Tensor:
+            numbers = 2 * (bucket(deciding.tokens) + FIELDS * size)
+            whole.append(self._staging.take("upload", (_aligned(length) + numbers,), torch.int32))
+            return whole[0][:length]
+
+        packed, (tokens, tiles) = pack([row.appended for row in rows], self._tiling, room)
+        self._fill(whole[0][_aligned(len(packed)) :].numpy().view(np.int64), rows, deciding, tokens)
+        wanted = manner([rows[index].slot for index in chosen]) if chosen else Manner.GREEDY
+        return whole[0], Shape(tokens, tiles, size, bucket(drafts) if drafts else 0, wanted)
+
+    def _fill(self, out: NDArray[np.int64], rows: Sequence[Row], deciding: Deciding, tokens: int) -> None:
         ids, places = token_ids(rows)
-        ids[places] = range(-1, -1 - len(places), -1)
-        lines = deciding.numbers + [self._padding] * (shape.deciding - len(deciding.numbers))
-        flat = [*ids.tolist(), *[0] * (shape.tokens - len(ids)), *(number for line in lines for number in line)]
-        return torch.tensor(flat, dtype=torch.int64).to(self._embedding.device)
+        ids[places] = -1 - np.arange(len(places))
+        out[: len(ids)], out[len(ids) : tokens] = ids, 0
+        numbers = out[tokens:].reshape(-1, FIELDS)
+        numbers[: len(deciding.rows)], numbers[len(deciding.rows) :] = deciding.numbers, self._padding
 
-    def _blank(self, shape: Shape) -> tuple[Tensor, ...]:
-        device = self._embedding.device
-        batch = RaggedBatch.blank_tiled(shape.tokens, shape.tiles, self._tiling, device)
-        return batch.packed, torch.tensor([0] * shape.tokens + list(self._padding) * shape.deciding, dtype=torch.int64).to(device)
+    def _blank(self, shape: Shape) -> Tensor:
+        packed = RaggedBatch.blank_tiled(shape.tokens, shape.tiles, self._tiling, _HOST).packed
+        numbers = torch.tensor([0] * shape.tokens + list(self._padding) * shape.deciding, dtype=torch.int64)
+        space = packed.new_zeros(_aligned(len(packed)) - len(packed))
+        return torch.cat([packed, space, numbers.view(torch.int32)]).to(self._embedding.device)
 
 
-def _shape(batch: RaggedBatch, deciding: Deciding, manner: Manner) -> Shape:
-    count, drafts = len(deciding.rows), deciding.drafts
-    return Shape(*batch.shape, bucket(count) if count else 0, bucket(drafts) if drafts else 0, manner)
+def _aligned(length: int) -> int:
+    """Where int64 may begin behind so many int32, at 16 bytes."""
+    return -(-length // 4) * 4

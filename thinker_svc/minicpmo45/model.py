@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +22,7 @@ from torch_kit.decoder import Decoder, DecoderConfig, WeightError
 from torch_kit.graphs import Graphs
 from torch_kit.pages import PagePool
 from torch_kit.ragged import BUCKETS, WIDTHS, RaggedBatch, bucket, width
+from torch_kit.staging import Staging
 from torch_kit.tiles import Tiling
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 PREFIX = "llm.model."
 _UNIT_ROWS = AUDIO_ROWS + 3
 """What ends the unit before, `<unit>`, sound."""
+_WARM_SAID = 8
+"""Tokens that a unit says, as a rule, at most."""
 _Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
 """Key, function and blank inputs of a graph."""
 
@@ -61,17 +65,21 @@ class ThinkerModel:
         self._decider = Decider(vocabulary, slots, config.hidden_size, self.dtype, pool.device, script)
         self.sampler, self.units = self._decider.sampler, self._decider.units
         llm = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items() if name.startswith(PREFIX)}
+        self._judge = self._decider.decide
+        self._staging = Staging(pool.device)
         self._fused: FusedStep | None = None
         if tiling is None:
-            self._decoder = Decoder(llm, _decoder_config(config), pool)
+            self._decoder = Decoder(llm, decoder_config(config), pool)
         else:
-            self._fused = self._fuse(llm, _decoder_config(config), tiling)
+            self._fused = self._fuse(llm, decoder_config(config), tiling)
 
     def _fuse(self, llm: Mapping[str, Tensor], config: DecoderConfig, tiling: Tiling) -> FusedStep:
+        from thinker_svc.minicpmo45.fused_decider import FusedDecider
         from thinker_svc.minicpmo45.fused_step import FusedStep
         from torch_kit.fused_decoder import FusedDecoder
 
         decoder = FusedDecoder(llm, config, self.pool)
+        self._judge = FusedDecider(self._decider, self.vocabulary.tokens).decide
         return FusedStep(decoder, self._embedding, self._decide, self._decider.padding, tiling)
 
     @property
@@ -109,8 +117,8 @@ class ThinkerModel:
         if not deciding.rows:
             return [()] * len(rows)
         manner = self._manner(row for row in rows if row.unit >= 0)
-        packed = self._decided(numbers, hidden[deciding_tokens(numbers, deciding.drafts)], manner).tolist()
-        return deciding.answers(len(rows), packed[: len(deciding.rows)], packed[len(deciding.rows) :])
+        packed = self._decided(numbers, hidden[deciding_tokens(numbers, deciding.drafts)], manner)
+        return deciding.answers(len(rows), packed.cpu().numpy(), len(deciding.rows))
 
     def _decided(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
         """`_decide`, padded to a few sizes and replayed from a graph."""
@@ -129,10 +137,10 @@ class ThinkerModel:
         batch = RaggedBatch.steps([row.appended for row in rows])
         deciding = Deciding.of(rows)
         ids = [int(row.ids[0]) for row in rows]
-        given = [(token, *numbers) for token, numbers in zip(ids, deciding.numbers, strict=True)]
+        given = np.column_stack((ids, deciding.numbers)).tolist()
         numbers = self._upload(given + [(0, *self._decider.padding)] * (batch.size - len(rows)))
         key, run, blank = self._going_on(batch, self._manner(rows))
-        return deciding.answers(len(rows), self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)].tolist(), [])
+        return deciding.answers(len(rows), self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)].cpu().numpy(), len(rows))
 
     def warm_up(self, rows: int, pages: int, *, draft: bool = False) -> None:
         """Captures the steps of up to `rows` sessions that hold up to `pages` pages, drawn as by default; others are when first met.
@@ -141,8 +149,11 @@ class ThinkerModel:
         """
         if not self.graphs.on:
             return
+        for _ in range(2):
+            # memory that the host pins for them
+            self.said(range(rows), _WARM_SAID)
         if self._fused is not None:
-            for shape in sorted(self._fused.shapes(rows, _UNIT_ROWS, Manner.NARROW, draft=draft)):
+            for shape in sorted(self._fused.shapes(rows, _UNIT_ROWS, Manner.NARROW, draft=draft), reverse=True):
                 self._fused.prepare(self.graphs, shape)
             return
         for size in (size for size in BUCKETS if size <= bucket(rows)):
@@ -174,12 +185,25 @@ class ThinkerModel:
 
     @torch.no_grad()
     def said(self, slots: Sequence[int], count: int) -> Tensor:
-        """Hidden states of the first `count` tokens of the units of `slots`, on the host: [rows, count, hidden]; only of those fed."""
-        return self._decider.said(self._upload(slots), count).cpu()
+        """Hidden states of the first `count` tokens of the units of `slots`, on the host: [rows, count, hidden]; only of those fed.
+
+        The next call but one overwrites them.
+        """
+        self._staging.begin()
+        try:
+            chosen = self._staging.take("slots", (len(slots),), torch.int64)
+            chosen.numpy()[:] = slots
+            states = self._decider.said(chosen.to(self.pool.device, non_blocking=True), count)
+            out = self._staging.take("states", tuple(states.shape), states.dtype).copy_(states, non_blocking=True)
+            self._staging.end().wait()
+        except Exception:
+            self._staging.undo()
+            raise
+        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """fp32 [rows, vocabulary]."""
-        return functional.linear(hidden, self._head).float()
+        """[rows, vocabulary], of the weights' dtype."""
+        return functional.linear(hidden, self._head)
 
     def _embed(self, rows: Sequence[Row]) -> Tensor:
         """[tokens, hidden]."""
@@ -195,7 +219,7 @@ class ThinkerModel:
 
     def _decide(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
         """See `Decider.decide`."""
-        return self._decider.decide(numbers, hidden, self.logits(hidden), manner)
+        return self._judge(numbers, hidden, self.logits(hidden), manner)
 
     def _upload(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.pool.device)
@@ -210,7 +234,8 @@ def _matrix(weights: Mapping[str, Tensor], name: str, config: LlmConfig) -> Tens
     return found
 
 
-def _decoder_config(config: LlmConfig) -> DecoderConfig:
+def decoder_config(config: LlmConfig) -> DecoderConfig:
+    """The decoder's sizes."""
     return DecoderConfig(
         hidden_size=config.hidden_size,
         layers=config.layers,

@@ -139,7 +139,7 @@ class Perception:
         met."""
         if not self.graphs.on:
             return
-        for size in (size for size in BUCKETS if size <= bucket(len(self._open)) and self._replays(size)):
+        for size in (size for size in reversed(BUCKETS) if size <= bucket(len(self._open)) and self._replays(size)):
             for span in sorted({self._span(most) for most in range(1, self._limit + 1)}):
                 self.graphs.prepare(*self._hearing(size, span))
         self._sight.warm_up(min(len(self._open), AT_ONCE[0]), self.graphs)

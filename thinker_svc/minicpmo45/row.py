@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -57,43 +58,54 @@ class Deciding(NamedTuple):
 
     rows: list[int]
     """Which of the batch."""
-    numbers: list[tuple[int, ...]]
-    """What `Decider.decide` takes of each."""
+    numbers: NDArray[np.int64]
+    """[rows, FIELDS] what `Decider.decide` takes of each."""
     drafts: int
     """How many have a draft."""
+    tokens: int
+    """Of the whole batch."""
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Deciding:
         """Of the rows of a batch, in the order of its tokens."""
-        last = (np.cumsum([row.appended.count for row in rows]) - 1).tolist()
-        chosen = sorted((index for index, row in enumerate(rows) if row.unit >= 0), key=lambda index: not rows[index].draft)
-        return cls(chosen, [_numbers(rows[index], last[index]) for index in chosen], sum(rows[index].draft for index in chosen))
+        behind = np.cumsum([row.appended.count for row in rows])
+        chosen = [index for index, row in enumerate(rows) if row.unit >= 0]
+        drafts = sum(rows[index].draft for index in chosen)
+        if drafts:
+            chosen.sort(key=lambda index: not rows[index].draft)
+        deciding = rows if len(chosen) == len(rows) and not drafts else [rows[index] for index in chosen]
+        facts = chain.from_iterable((row.slot, row.unit, row.opens is None, row.opens or False, 0, row.draft) for row in deciding)
+        numbers = np.fromiter(facts, np.int64, 6 * len(chosen)).reshape(-1, 6)
+        numbers[:, 4] = behind[chosen] - 1 - numbers[:, 5]
+        return cls(chosen, numbers, drafts, int(behind[-1]))
 
-    def answers(self, rows: int, first: list[list[int]], second: list[list[int]]) -> list[Decisions]:
-        """The decisions of a batch of `rows` rows, from what `Decider.decide` gave for these rows and for their drafts."""
-        found: list[Decisions] = [()] * rows
-        for index, numbers in zip(self.rows, first, strict=True):
-            found[index] = (_decision(numbers),)
-        for index, numbers in zip(self.rows, second, strict=False):
-            if numbers[0] >= 0:
-                found[index] = (*found[index], _decision(numbers))
-        return found
+    def answers(self, rows: int, packed: NDArray[np.int64], second: int) -> list[Decisions]:
+        """The decisions of a batch of `rows` rows, from what `Decider.decide` gave: [lines, 4], the rows' first, the drafts' from line
+        `second` on."""
+        found = _decisions(packed[: len(self.rows)])
+        made: list[Decisions] = list(zip(found))
+        if self.drafts:
+            drafted = packed[second : second + self.drafts]
+            for place in np.flatnonzero(drafted[:, 0] >= 0).tolist():
+                made[place] = (*made[place], *_decisions(drafted[place : place + 1]))
+        if len(made) == rows and not self.drafts:
+            return made
+        placed: list[Decisions] = [()] * rows
+        for index, each in zip(self.rows, made, strict=True):
+            placed[index] = each
+        return placed
 
 
 def token_ids(rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """Ids of all tokens of a batch, and which of them are embeddings. Raises ValueError: rows that give another number of embeddings."""
     ids = np.concatenate([row.ids for row in rows])
     places = np.flatnonzero(ids == EMBEDDED)
-    given = sum(len(part) for row in rows for part in row.embeddings)
+    given = sum(part.shape[0] for row in rows for part in row.embeddings)
     if len(places) != given:
         raise ValueError(f"embeddings: {given} for {len(places)} places")
     return ids, places
 
 
-def _numbers(row: Row, last: int) -> tuple[int, ...]:
-    return row.slot, row.unit, row.opens is None, bool(row.opens), last - row.draft, row.draft
-
-
-def _decision(numbers: list[int]) -> Decision:
-    token, ended, finite, drawn = numbers
-    return Decision(token, bool(ended), bool(finite), drawn)
+def _decisions(packed: NDArray[np.int64]) -> list[Decision]:
+    token, ended, finite, drawn = packed.T
+    return list(map(Decision, token.tolist(), (ended != 0).tolist(), (finite != 0).tolist(), drawn.tolist()))

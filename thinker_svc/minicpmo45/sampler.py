@@ -64,6 +64,23 @@ class Draws(NamedTuple):
     injected: Tensor | None = None
 
 
+class SamplerTables(NamedTuple):
+    """What a sampler keeps, by slot but for the last; for whoever draws in its place."""
+
+    settings: Tensor
+    """fp32 [slots, 5]: temperature, top-p, repetition penalty, length penalty, scale of the listen token."""
+    choices: Tensor
+    """int64 [slots, 4]: top-k, listen token, its top-k, greedy."""
+    history: Tensor
+    """int64 [slots, HISTORY], a ring."""
+    drawn: Tensor
+    """int64 [slots]: tokens that ever entered the history."""
+    entered: Tensor
+    """bool [slots]"""
+    forbidden: Tensor
+    """bool [vocabulary]"""
+
+
 class _Rows(NamedTuple):
     """Settings of each row, [rows, 1]."""
 
@@ -95,6 +112,10 @@ class Sampler:
         self.entered = torch.zeros(slots, dtype=torch.bool, device=device)
         """Whether the slot's newest token entered its history."""
         self._manners = [Manner.WIDE] * slots
+
+    @property
+    def tables(self) -> SamplerTables:
+        return SamplerTables(self._numbers, self._choices, self._history, self._drawn, self.entered, self._forbidden)
 
     def tune(self, slot: int, sampling: Sampling) -> None:
         """The settings of a slot from now on; its history stays."""

@@ -30,9 +30,9 @@ class Script:
     """
 
     def __init__(self, table: Tensor, *, repeat: bool = True, stagger: int = 0) -> None:
-        self._table = table
-        self._repeat = repeat
-        self._stagger = stagger
+        self.table = table
+        self.repeat = repeat
+        self.stagger = stagger
 
     @classmethod
     def read(cls, file: Path, tokens: Tokens, vocab_size: int, device: torch.device) -> Script:
@@ -56,12 +56,12 @@ class Script:
 
     def __call__(self, slots: Tensor, units: Tensor, steps: Tensor) -> Tensor:
         """int64 [rows]: the tokens of these steps (all counted from 0), FREE where none is said."""
-        count, width = self._table.shape
-        units = units + slots * self._stagger
+        count, width = self.table.shape
+        units = units + slots * self.stagger
         said = steps < width
-        if not self._repeat:
+        if not self.repeat:
             said = said & (units < count)
-        return torch.where(said, self._table[units % count, steps.clamp(max=width - 1)], FREE)
+        return torch.where(said, self.table[units % count, steps.clamp(max=width - 1)], FREE)
 
 
 def _unit(unit: Any, tokens: Tokens, vocab_size: int) -> list[int]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from minicpmo45.recordings import LONGEST_S
-from minicpmo45.slots import SlotCount
+from minicpmo45.slots import AUTO, SlotCount, automatic_kernels
 
 
 class MiniCpmThinkerSettings(BaseSettings):
@@ -22,13 +22,16 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Folder of the released checkpoint."""
     device: str = Field("cpu", validation_alias="PARLEY_DEVICE", pattern=r"^(cpu|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", validation_alias="PARLEY_DTYPE")
-    """Of weights, keys and values. auto: float32 on the CPU, bfloat16 elsewhere."""
+    """Of weights. auto: float32 on the CPU, bfloat16 elsewhere."""
+    kv_dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"
+    """Of keys and values of the language model. auto: as `dtype`. fp8: e4m3 with a scale a token and head; half the bytes of bfloat16."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
-    kernels: Literal["plain", "fused"] = "plain"
-    """Of the language model and the encoders. plain: those of torch. fused: our own, for CUDA; a whole step is one graph."""
-    draft: bool = False
-    """A unit's first token is guessed, so that one that speaks takes a step less. Its tokens are the same."""
+    kernels: Literal["plain", "fused"] = AUTO
+    """Of the language model and the encoders. plain: those of torch. fused: our own, for CUDA; a whole step is one graph. `auto`: fused on
+    CUDA."""
+    draft: bool = AUTO
+    """A unit's first token is guessed, so that one that speaks takes a step less. Its tokens are the same. `auto`: with fused kernels."""
     warm_tokens: int = Field(2560, ge=0)
     """Contexts up to which graphs are captured at start; what is longer is when it is first met, which takes a fraction of a second."""
 
@@ -48,3 +51,13 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Threads that decode camera frames."""
     script: Path | None = None
     """A file of decisions that replace what is drawn; for benchmarks and tests. See `script.py`."""
+
+    @field_validator("kernels", mode="before")
+    @classmethod
+    def _kernels(cls, value: object, info: ValidationInfo) -> object:
+        return automatic_kernels(info.data.get("device", "cpu")) if value == "auto" else value
+
+    @field_validator("draft", mode="before")
+    @classmethod
+    def _draft(cls, value: object, info: ValidationInfo) -> object:
+        return info.data.get("kernels") == "fused" if value == "auto" else value

@@ -20,20 +20,27 @@ def decided(slot: Slot, session: Session, token: int, *, ended: bool) -> None:
     assert unit is not None
     first = not unit.tokens
     unit.tokens.append(token)
-    if first and (session.turn_label is not None or not (ended or token == tokens.turn_eos)):
-        _speaks(slot, session, unit)
-    elif first:
-        _decide(slot, unit, stage_pb2.Decision.KIND_LISTEN, Label(unit.epoch, session.turn), "forced" if unit.listens else "")
-    if first or ended or not unit.speaks:
+    if first:
+        if session.turn_label is not None or not (ended or token == tokens.turn_eos):
+            _speaks(slot, session, unit)
+        else:
+            _decide(slot, unit, stage_pb2.Decision.KIND_LISTEN, Label(unit.epoch, session.turn), "forced" if unit.listens else "")
+        return
+    if ended or not unit.speaks:
         return
     label = session.turn_label
     assert label is not None
     if session.vocabulary.is_text(token):
         unit.said.append(token)
     closes = token == tokens.turn_eos
-    text = session.text.push(token) + (session.text.flush() if closes else "")
+    text = session.text.push(token)
+    if closes:
+        text += session.text.flush()
     if text or closes:
-        slot.emit(stage_pb2.Payload(text=stage_pb2.Text(text=text)), label, last=closes)
+        payload = stage_pb2.Payload()
+        # half the time of a message that is made first and copied in
+        payload.text.text = text
+        slot.emit(payload, label, last=closes)
 
 
 def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | None = None, now: float = 0.0) -> None:
@@ -41,10 +48,8 @@ def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | N
     passes on; None: it was broken off, or listened."""
     label = session.turn_label
     if hidden is not None and unit.speaks and label is not None:
-        said = unit.tokens[1:-1]
         ends = session.tokens.turn_eos in unit.tokens
-        thought = stage_pb2.Thought(token_ids=said, hidden=_tensor(hidden[1 : len(unit.tokens) - 1]), turn_end=ends)
-        slot.emit(stage_pb2.Payload(thought=thought), label, last=ends)
+        slot.emit(_thought(unit.tokens[1:-1], hidden[1 : len(unit.tokens) - 1], ends=ends), label, last=ends)
         session.sound_until = max(session.sound_until, now) + UNIT_S
         if ends:
             _decide(slot, unit, stage_pb2.Decision.KIND_TURN_END, label)
@@ -53,7 +58,8 @@ def finish_unit(slot: Slot, session: Session, unit: OpenUnit, hidden: Tensor | N
     noted = packed(unit.number, unit.fed, unit.drawn)
     note = stage_pb2.UnitNote(start_ms=unit.heard.start_ms, end_ms=unit.heard.end_ms, data=noted)
     slot.emit(stage_pb2.Payload(unit_note=note), Label(slot.epoch, session.turn))
-    slot.unit_done(session.receipts, unit.heard.consumed_ms, label or Label(unit.epoch, session.turn))
+    heard, receipt = unit.heard, label or Label(unit.epoch, session.turn)
+    slot.unit_done(session.receipts, heard.consumed_ms, receipt, complete_at=heard.complete_at)
     session.receipts += 1
 
 
@@ -73,6 +79,14 @@ def _decide(slot: Slot, unit: OpenUnit, kind: stage_pb2.Decision.Kind, label: La
     slot.decide(kind, unit.heard.start_ms, decided_at_ms=unit.heard.end_ms, label=label, reason=reason)
 
 
-def _tensor(states: Tensor) -> stage_pb2.Tensor:
-    data = states.contiguous().view(torch.uint8).numpy().tobytes() if len(states) else b""
-    return stage_pb2.Tensor(dtype=_DTYPES[states.dtype], shape=list(states.shape), data=data)
+def _thought(tokens: list[int], states: Tensor, *, ends: bool) -> stage_pb2.Payload:
+    payload = stage_pb2.Payload()
+    # a message that is made first is copied into its parent, and states are long
+    thought = payload.thought
+    thought.token_ids.extend(tokens)
+    thought.turn_end = ends
+    thought.hidden.dtype = _DTYPES[states.dtype]
+    thought.hidden.shape.extend(states.shape)
+    if len(states):
+        thought.hidden.data = states.contiguous().view(torch.uint8).numpy().tobytes()
+    return payload

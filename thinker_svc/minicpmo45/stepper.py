@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -31,7 +31,7 @@ class Job:
     slot: Slot
     session: Session
     kind: Kind
-    frames: list[Frame] = field(default_factory=list)
+    frames: Sequence[Frame] = ()
     voice: Tensor | None = None
     row: Row | None = None
 
@@ -63,7 +63,9 @@ class Stepper:
         An exception leaves the contexts of all sessions as they were.
         """
         jobs = self._jobs(slots)
-        self._perceive(jobs)
+        beginning = [job for job in jobs if job.kind is not Kind.TOKEN]
+        if beginning:
+            self._perceive(beginning)
         rows: list[Job] = []
         try:
             for job in jobs:
@@ -87,6 +89,11 @@ class Stepper:
         heads: set[Key] = set()
         for slot in slots:
             session: Session = slot.state
+            unit = session.unit
+            if unit is not None and unit.tokens and session.prefix is Kind.UNIT:
+                # most sessions of most steps, in the words of `_settled`
+                jobs.append(Job(slot, session, Kind.TOKEN))
+                continue
             try:
                 kind = self._settled(session)
             except Overflow as error:
@@ -140,18 +147,17 @@ class Stepper:
 
     def _place(self, job: Job) -> bool:
         """Gives the job's tokens places on pages. False: it feeds nothing in this step."""
-        session = job.session
+        session, kind = job.session, job.kind
         try:
-            if job.kind in (Kind.HEAD, Kind.TAIL):
-                self._place_prefix(job)
-                return True
-            if job.kind is Kind.TOKEN:
+            if kind is Kind.TOKEN:
                 unit = session.unit
                 assert unit is not None
-                ids = np.array(unit.tokens[-1:], np.int64)
-                job.row = Row(session.row, session.table.append(1), ids, unit=unit.number)
+                job.row = Row(session.row, session.table.append(1), np.array(unit.tokens[-1:], np.int64), (), unit.number)
                 return True
-            if job.kind is Kind.FLUSH:
+            if kind in (Kind.HEAD, Kind.TAIL):
+                self._place_prefix(job)
+                return True
+            if kind is Kind.FLUSH:
                 ids = np.array(session.close, np.int64)
                 job.row = Row(session.row, session.table.append(len(ids)), ids)
                 return True
@@ -213,15 +219,15 @@ class Stepper:
     def _fed(self, job: Job, decisions: Decisions) -> None:
         """The job's tokens are in the context; a draft only if a decision was made behind it."""
         session, kind = job.session, job.kind
-        if kind is Kind.HEAD:
+        if kind is Kind.TOKEN:
+            self._fed_token(session)
+        elif kind is Kind.HEAD:
             session.shared = self._prefixes.publish(session.prefix_key, session.table)
             session.prefix = Kind.TAIL
         elif kind is Kind.TAIL:
             session.prefix = Kind.UNIT
         elif kind is Kind.FLUSH:
             session.flushed()
-        elif kind is Kind.TOKEN:
-            self._fed_token(session)
         else:
             self._fed_unit(job, accepted=len(decisions) > 1)
         for index, decision in enumerate(decisions):
@@ -231,15 +237,17 @@ class Stepper:
                 session.failure = NotFinite("the model's logits are not finite")
                 return
             assert session.unit is not None
-            session.unit.drawn += [decision.drawn] if decision.drawn >= 0 else []
+            if decision.drawn >= 0:
+                session.unit.drawn.append(decision.drawn)
             decided(job.slot, session, decision.token, ended=decision.ended)
 
     def _fed_token(self, session: Session) -> None:
         """The token that was decided last."""
         unit = session.unit
         assert unit is not None
-        session.fed_open = unit.tokens[-1] != self._tokens.turn_eos
-        unit.fed.append(unit.tokens[-1])
+        token = unit.tokens[-1]
+        session.fed_open = token != self._tokens.turn_eos
+        unit.fed.append(token)
         unit.rows += 1
 
     def _fed_unit(self, job: Job, *, accepted: bool) -> None:
@@ -270,6 +278,8 @@ class Stepper:
             for job, made in zip(rows, decisions, strict=True)
             if (made[-1].ended and made[-1].finite if made else job.kind is Kind.UNIT)
         ]
+        if not ended:
+            return
         speaking = {
             job.session.row: len(job.session.unit.tokens) for job in ended if job.session.unit is not None and job.session.unit.speaks
         }

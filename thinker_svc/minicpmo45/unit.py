@@ -22,6 +22,18 @@ class UnitRules(NamedTuple):
     """A token with which the unit's text would reach this is refused, and the unit ends."""
 
 
+class UnitTables(NamedTuple):
+    """What is kept of units, by slot but for the last; for whoever judges in their place."""
+
+    rules: Tensor
+    """int64 [slots, 2], see UnitRules."""
+    step: Tensor
+    length: Tensor
+    turn_open: Tensor
+    turn_ended: Tensor
+    characters: Tensor
+
+
 class Verdict(NamedTuple):
     """Of each row, [rows]."""
 
@@ -46,6 +58,10 @@ class Units:
         self.length = torch.zeros(slots, dtype=torch.int64, device=device)
         self.turn_open = torch.zeros(slots, dtype=torch.bool, device=device)
         self._turn_ended = torch.zeros(slots, dtype=torch.bool, device=device)
+
+    @property
+    def tables(self) -> UnitTables:
+        return UnitTables(self._rules, self.step, self.length, self.turn_open, self._turn_ended, self._characters)
 
     def tune(self, slot: int, rules: UnitRules) -> None:
         """The rules of a slot from its next token on."""

@@ -69,19 +69,27 @@ class TextStream:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = False
+        """The last token ended within a character."""
 
     def push(self, token: int) -> str:
         """The characters that this token completes."""
-        return self._decoder.decode(self._vocabulary.piece(token))
+        piece = self._vocabulary.piece(token)
+        if not self._begun and piece.isascii():
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
+        self._begun = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """The turn is over: U+FFFD for a character that stayed incomplete. The next token begins anew."""
         rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
+        self.reset()
         return rest
 
     def reset(self) -> None:
         """Drops an incomplete character."""
+        self._begun = False
         self._decoder.reset()
 
 

@@ -11,13 +11,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_kit.kernels.page_list import listed
+from torch_kit.kernels.paged_attention_fp8 import attend_fp8
 from torch_kit.kernels.parts import combine
 from torch_kit.ragged import RaggedBatch
 
 _INTS = ["tiles", "pages", "starts", "stops", "orders", "prefix_pages", "order"]
 _LEAST_LINES = 16
 """Of a matrix product on tensor cores."""
-_SINGLE = ((64, 16), (256, 8), (4096, 4))
+_SINGLE = ((64, 16), (256, 8), (384, 4), (512, 2))
 """Tiles times key heads up to so many: into how many parts; where tiles are single tokens."""
 _MANY = ((64, 16), (256, 4), (512, 2))
 _LOG2_E = 1.4426950408889634
@@ -33,22 +35,17 @@ class Launch:
     stages: int
 
 
-def launch(batch: RaggedBatch, heads: int, kv_heads: int) -> Launch:
-    """By the shape of the batch alone. Raises ValueError: no tiles."""
+def launch(batch: RaggedBatch, heads: int, kv_heads: int, *, fp8: bool = False) -> Launch:
+    """By the shape of the batch alone, and what pages hold. Raises ValueError: no tiles."""
     if batch.tiles is None:
         raise ValueError("batch: it has no tiles")
     programs = batch.tiles.size * kv_heads
     single = batch.tiles.longest == 1
     splits = next((splits for most, splits in (_SINGLE if single else _MANY) if programs <= most), 1)
     lines = batch.tiles.longest * heads // kv_heads
+    if fp8 and single and splits <= 2:
+        return Launch(1, warps=2, stages=3)
     return Launch(min(splits, triton.next_power_of_2(triton.cdiv(batch.pages.shape[1], 2))), warps=4 if lines <= 64 else 8, stages=3)
-
-
-@triton.jit
-def _listed(pages, starts, stops, orders, at, mask):
-    number = tl.load(pages + at, mask=mask, other=0)
-    start, stop = tl.load(starts + at, mask=mask, other=0), tl.load(stops + at, mask=mask, other=0)
-    return number, start, stop, tl.load(orders + at, mask=mask, other=0)
 
 
 @triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=_INTS)
@@ -91,7 +88,7 @@ def _attend(
             asked = query
         asks = tl.load(asked + where[:, None] * HEAD + column[None, :], mask=used[:, None], other=0.0).to(cache.dtype.element_ty)
         # a page's numbers are read while the one before is worked on: the loads of keys and values shall not wait for them
-        number, start, stop, before = _listed(pages, starts, stops, orders, table + low, low < high)
+        number, start, stop, before = listed(pages, starts, stops, orders, table + low, low < high)
         for index in range(low, high):
             held = (key >= start) & (key < stop)
             # what holds no token is never read, for freed pages may hold NaN
@@ -109,7 +106,7 @@ def _attend(
             values = tl.load(place + KV_HEADS * PAGE * HEAD, mask=held[:, None], other=0.0)
             mixed = mixed * shrink[:, None] + tl.dot(shares.to(values.dtype), values, input_precision=PRECISION)
             top = peak
-            number, start, stop, before = _listed(pages, starts, stops, orders, table + index + 1, index + 1 < high)
+            number, start, stop, before = listed(pages, starts, stops, orders, table + index + 1, index + 1 < high)
     # a line that sees nothing is zero
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     if DIRECT:
@@ -124,21 +121,32 @@ def _attend(
 class PagedAttention:
     """Of batches of one shape: how it is launched, and the fp32 partial results where pages are split."""
 
-    def __init__(self, batch: RaggedBatch, heads: int, kv_heads: int, head_dim: int, how: Launch | None = None) -> None:
+    def __init__(
+        self, batch: RaggedBatch, heads: int, kv_heads: int, head_dim: int, how: Launch | None = None, *, fp8: bool = False
+    ) -> None:
         """`how`: instead of what `launch` chooses. Raises ValueError: no tiles."""
-        self.how = how or launch(batch, heads, kv_heads)
+        self.how = how or launch(batch, heads, kv_heads, fp8=fp8)
         parts = self.how.splits if self.how.splits > 1 else 0
         device = batch.packed.device
         self._partials = torch.empty((parts, batch.size, heads, head_dim), device=device)
         self._logs = torch.empty((parts, batch.size, heads), device=device)
 
     def __call__(
-        self, batch: RaggedBatch, query: Tensor, prefix_query: Tensor, cache: Tensor, out: Tensor, precision: str = "ieee"
+        self,
+        batch: RaggedBatch,
+        query: Tensor,
+        prefix_query: Tensor,
+        cache: Tensor,
+        out: Tensor,
+        precision: str = "ieee",
+        *,
+        scales: Tensor | None = None,
     ) -> None:
         """`out` becomes the attention of `query`, which meets window pages, and `prefix_query`, which meets prefix pages, over `cache`.
 
         Queries and out [N, heads, head_dim]; `cache` [pages, 2, kv_heads, page, head_dim] of one layer, whose element type both products
-        take; contiguous. A token sees the valid tokens of its row's pages whose order is not above its own; one that sees nothing is 0.
+        take, over fp8 fp16 (fp32 with fp32 queries); contiguous. `scales` [pages, 2, kv_heads, page]: of fp8 vectors, see `PagePool`.
+        A token sees the valid tokens of its row's pages whose order is not above its own; one that sees nothing is 0.
         Softmax over score / sqrt(head_dim), accumulated in fp32 page by page (Milakov and Gimelshein's online form) and joined over parts
         by their log sums. `precision`: of fp32 products, "ieee" or "tf32". Raises ValueError: no tiles.
         """
@@ -148,10 +156,13 @@ class PagedAttention:
         kv_heads, page = cache.shape[2:4]
         tiles, splits = batch.tiles, self.how.splits
         lines = max(triton.next_power_of_2(tiles.longest * heads // kv_heads), _LEAST_LINES)
-        _attend[(tiles.size, kv_heads, splits)](
-            query, prefix_query, cache, out, self._partials, self._logs, tiles.table, batch.pages, batch.starts, batch.stops, tiles.orders,
-            batch.prefix_pages, batch.order, tokens, head_dim**-0.5 * _LOG2_E, heads, kv_heads, head_dim, page, batch.pages.shape[1],
-            lines, splits == 1, precision, num_warps=self.how.warps, num_stages=self.how.stages,
+        # an fp8 kernel takes elements by twos
+        kernel, caches = (_attend, (cache,)) if scales is None else (attend_fp8, (cache.view(torch.uint16), scales))
+        last = () if scales is None else (query.dtype != torch.float32,)
+        kernel[(tiles.size, kv_heads, splits)](
+            query, prefix_query, *caches, out, self._partials, self._logs, tiles.table, batch.pages, batch.starts, batch.stops,
+            tiles.orders, batch.prefix_pages, batch.order, tokens, head_dim**-0.5 * _LOG2_E, heads, kv_heads, head_dim, page,
+            batch.pages.shape[1], lines, splits == 1, precision, *last, num_warps=self.how.warps, num_stages=self.how.stages,
         )  # fmt: skip
         if splits > 1:
             combine(self._partials, self._logs, out)

@@ -35,12 +35,17 @@ def residual_norm(states: Tensor, residual: Tensor, weight: Tensor, out: Tensor,
     _launch(states, residual, weight, out, residual, eps, add=not first, pick=False)
 
 
-def picked_norm(states: Tensor, residual: Tensor, weight: Tensor, out: Tensor, tokens: Tensor, eps: float) -> None:
-    """`out` [S, width] becomes the RMSNorm of residual + states [N, width] of the tokens int32 [S] alone; nothing else changes."""
-    _launch(states, residual, weight, out, tokens, eps, add=True, pick=True)
+def picked_norm(states: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, tokens: Tensor, eps: float) -> None:
+    """`out` [S, width] becomes the RMSNorm of residual + states [N, width] of the tokens int32 [S] alone; nothing else changes.
+
+    `residual` None: of the states.
+    """
+    _launch(states, residual, weight, out, tokens, eps, add=residual is not None, pick=True)
 
 
-def _launch(states: Tensor, residual: Tensor, weight: Tensor, out: Tensor, tokens: Tensor, eps: float, *, add: bool, pick: bool) -> None:
+def _launch(
+    states: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, tokens: Tensor, eps: float, *, add: bool, pick: bool
+) -> None:
     lines, width = out.shape
     block = triton.next_power_of_2(width)
     warps = min(max(block // 512, 1), 8)

@@ -123,9 +123,7 @@ class Continuation:
         width = self.kept + mel.shape[1]
         window = _joined(held.mel[where], mel.transpose(1, 2), kept)
         f0 = self._hift.pitch(window, total)
-        place = begin[:, None] * hop + torch.arange(width * hop, device=mel.device)
-        noise = self._noise[place % self._noise.shape[0]]
-        source, phase = self._hift.source(f0, sourced, old, held.phase[where], noise)
+        source, phase = self._hift.source(f0, sourced, old, held.phase[where], self._noise, begin * hop)
         again = within(old * hop, width * hop)
         source = torch.where(again, torch.nn.functional.pad(held.source[where], (0, (width - self.kept) * hop)), source)
         samples = self._hift.decode(window, source, sourced, decoded)

@@ -3,6 +3,9 @@ sessions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -74,10 +77,12 @@ class Flow:
         kernels: Kernels = "plain",
         *,
         tf32: bool = False,
+        chained: bool = False,
     ) -> None:
         """`weights` with checkpoint names, one dtype and device; `max_frames`: most frames a row attends to; noise fp32 [mels, frames].
 
-        Fused kernels need Triton, and keys that have spans; `tf32`: they round products of fp32 to TF32.
+        Fused kernels need Triton, and keys that have spans; `tf32`: they round products of fp32 to TF32; `chained`: each starts up while
+        the one before it ends, which Hopper GPUs do.
         """
         self.config = config
         self.steps = steps
@@ -85,6 +90,7 @@ class Flow:
         self._grid = [float(t) for t in time_grid(steps)]
         self._weights = {name: weights[name] for name in ("spk_embed_affine_layer.weight", "spk_embed_affine_layer.bias")}
         times = time_grid(steps)[:-1].to(like.device)
+        self._launches: Callable[[], AbstractContextManager[None]] = nullcontext
         self._conformer: Conformer
         self._dit: Dit
         if kernels == "plain":
@@ -93,14 +99,20 @@ class Flow:
             # Triton is not everywhere
             from vocoder_svc.minicpmo45.fused_conformer import FusedConformer
             from vocoder_svc.minicpmo45.fused_dit import FusedDit
+            from vocoder_svc.minicpmo45.kernels.chain import chained as launches
 
             self._conformer = FusedConformer(weights, config, max_frames, tf32=tf32)
             self._dit = FusedDit(weights, config, times, tf32=tf32)
+            self._launches = partial(launches, chained)
         self._noise = noise.to(like.device, torch.float32).T.contiguous()
 
     @torch.inference_mode()
     def __call__(self, batch: FlowBatch, context: FlowContext, arena: Arena) -> tuple[Tensor, FlowContext]:
         """(mel fp32 [B, M, mels], context after it). Row b has 2 * fresh[b] frames; new keys are in the arena, at `write` of the batch."""
+        with self._launches():
+            return self._chunk(batch, context, arena)
+
+    def _chunk(self, batch: FlowBatch, context: FlowContext, arena: Arena) -> tuple[Tensor, FlowContext]:
         frames = 2 * batch.fresh
         mu, conformer = self._conformer(batch.codes, batch.fresh, batch.final, context.conformer, batch.token, batch.mel, arena)
         guide = self._dit.guide(mu, batch.speaker, batch.prompt)

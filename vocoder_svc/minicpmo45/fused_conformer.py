@@ -43,11 +43,13 @@ class FusedConformer(Conformer):
             near = table[:, first : most + frames]
             distances = Distances(torch.bmm(with_v, near.transpose(1, 2)), most - first)
             y = attend(parts, held[:, None], spans, frames, distances=distances, tf32=tf32)
-            branch = product(y, block["self_attn.linear_out.weight"], block["self_attn.linear_out.bias"], tf32=tf32)
+            branch = product(y, block["self_attn.linear_out.weight"], block["self_attn.linear_out.bias"], tf32=tf32, split=True)
             y = norm(h, block["norm_ff.weight"], block["norm_ff.bias"], BLOCK_EPS, dtype, branch=branch, kept=h)
             inner = product(y, block["feed_forward.w_1.weight"], block["feed_forward.w_1.bias"], activation="silu", tf32=tf32)
-            branch = product(inner, block["feed_forward.w_2.weight"], block["feed_forward.w_2.bias"], tf32=tf32)
-        return (h if branch is None else h + branch).to(dtype).view(x.shape)
+            branch = product(inner, block["feed_forward.w_2.weight"], block["feed_forward.w_2.bias"], tf32=tf32, split=True)
+        if branch is not None:
+            h += branch if branch.dim() == 2 else branch.sum(0)
+        return h.to(dtype).view(x.shape)
 
 
 def _joined(block: Weights) -> dict[str, Tensor]:

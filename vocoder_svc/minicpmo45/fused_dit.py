@@ -14,7 +14,7 @@ from vocoder_svc.minicpmo45.kernels.attention import HeadNorms, attend
 from vocoder_svc.minicpmo45.kernels.euler import euler
 from vocoder_svc.minicpmo45.kernels.norm import norm
 from vocoder_svc.minicpmo45.kernels.product import product
-from vocoder_svc.minicpmo45.kernels.unfold import Memory, unfold_mish, unfold_norm, unfolded_weight
+from vocoder_svc.minicpmo45.kernels.unfold import Memory, joined_mish, joined_norm, unfolded_weight
 from vocoder_svc.minicpmo45.layers import Weights, section
 
 
@@ -55,15 +55,15 @@ class FusedDit(Dit):
             residual, shared = h, 0
             qkv = product(y, block["qkv.weight"], block["qkv.bias"], tf32=tf32)
             y = attend(qkv, arena.dit[step, index], spans, frames, norms=HeadNorms(block["head_norms"], QK_EPS), tf32=tf32)
-            branch = product(y, block["attn.proj.weight"], block["attn.proj.bias"], tf32=tf32)
+            branch = product(y, block["attn.proj.weight"], block["attn.proj.bias"], tf32=tf32, split=True)
             before, between = (Memory(context[index], after[index], fresh, part) for part in range(2))
-            y = unfold_norm(h, branch, m[2], m[7], m[6], NORM_EPS, dtype, before, frames)
-            inner = product(y, block["first.weight"], block["conv.block.1.bias"], tf32=tf32)
-            y = unfold_mish(inner, block["conv.block.3.weight"], block["conv.block.3.bias"], CONV_EPS, between, frames)
-            branch = product(y, block["second.weight"], block["conv.block.6.bias"], tf32=tf32)
+            y = joined_norm(h, branch, m[2], m[7], m[6], NORM_EPS, dtype, before, frames)
+            inner = product(y, block["first.weight"], block["conv.block.1.bias"], tf32=tf32, frames=frames, split=True)
+            y = joined_mish(inner, block["conv.block.3.weight"], block["conv.block.3.bias"], CONV_EPS, dtype, between, frames)
+            branch = product(y, block["second.weight"], block["conv.block.6.bias"], tf32=tf32, frames=frames, split=True)
             y = norm(h, m[4], m[3], NORM_EPS, dtype, branch=branch, gate=m[8], kept=h)
             inner = product(y, block["mlp.fc1.weight"], block["mlp.fc1.bias"], activation="gelu", tf32=tf32)
-            branch, gate = product(inner, block["mlp.fc2.weight"], block["mlp.fc2.bias"], tf32=tf32), m[5]
+            branch, gate = product(inner, block["mlp.fc2.weight"], block["mlp.fc2.bias"], tf32=tf32, split=True), m[5]
         shift, scale = self._final_modulation[step]
         y = norm(h, scale, shift, NORM_EPS, dtype, branch=branch, gate=gate)
         speed = product(y, self._final["linear.weight"], self._final["linear.bias"], tf32=tf32, dtype=torch.float32)

@@ -29,7 +29,7 @@ WIDTH_STEP = 100
 """Prompts count as long as the next multiple of so many frames, so that few graphs are needed."""
 KEPT_FIELDS, SOUND_FIELDS = 5, 8
 """Of `Newest.rows` and `Continuation.rows`."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 _Made = tuple[Tensor, Tensor, FlowContext, SoundContext]
@@ -56,7 +56,8 @@ class Vocoder:
         networks = {name: tensor.to(device, dtype) for name, tensor in flow.items()}
         drawn = noise(flow_config, settings.seed)[:, : min(NOISE_FRAMES, 2 * longest + 2 * RING_FRAMES)]
         most = longest + RING_FRAMES
-        self._flow = Flow(networks, flow_config, settings.flow_steps, most, drawn, settings.kernels, tf32=settings.flow_tf32)
+        how = {"tf32": settings.flow_tf32, "chained": settings.flow_chained}
+        self._flow = Flow(networks, flow_config, settings.flow_steps, most, drawn, settings.kernels, **how)
         retention = _retention(settings, device)
         rings = settings.slots * retention.ring_frames
         voices = max(2, settings.voices_bytes // cached_frame_bytes(settings, flow_config))
@@ -127,7 +128,7 @@ class Vocoder:
         """Captures the steps of up to `batch` sessions with prompts of so many frames; others are when first met."""
         if self._graphs.on:
             for longest in sorted({_padded(frames) for frames in prompts}):
-                for size in (size for size in BUCKETS if size <= bucket(batch)):
+                for size in (size for size in reversed(BUCKETS) if size <= bucket(batch)):
                     self._graphs.prepare(*self._replaying(size, longest))
 
     @property
@@ -168,7 +169,7 @@ def longest_prompt(settings: MiniCpmVocoderSettings) -> int:
 
 def cache_dtype(settings: MiniCpmVocoderSettings) -> torch.dtype:
     """Of keys and values."""
-    automatic = "float32" if settings.device == "cpu" else "bfloat16"
+    automatic = "float32" if settings.device == "cpu" else "float16" if settings.flow_dtype == "float16" else "bfloat16"
     return DTYPES[automatic if settings.cache_dtype == "auto" else settings.cache_dtype]
 
 
@@ -190,7 +191,7 @@ def _hift(weights: Weights, config: HiftConfig, settings: MiniCpmVocoderSettings
     # Triton is not everywhere
     from vocoder_svc.minicpmo45.fused_hift import FusedHift
 
-    return FusedHift(weights, config)
+    return FusedHift(weights, config, DTYPES[settings.hift_dtype])
 
 
 def _retention(settings: MiniCpmVocoderSettings, device: torch.device) -> Retention:

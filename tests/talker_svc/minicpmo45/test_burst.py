@@ -19,16 +19,19 @@ from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
 from tests.talker_svc.minicpmo45.support.harness import Talk, engine, payload, run
 
 ONE, TWO = Label(epoch=0, turn=1, response_id="t1"), Label(epoch=1, turn=2, response_id="t2")
-BURSTS = (4, 5, 26)
+Kind = tuple[int, bool]
+"""Codes of a step, and whether the next one is launched before they are read."""
+ONES: Kind = (1, False)
+KINDS: tuple[Kind, ...] = ((4, False), (5, False), (26, False), (1, True), (5, True), (7, True))
 TAIL = 62
 END_NORM = 9.0
 """Of the end code's row in the head, to the others'."""
 
 
 @pytest.fixture(scope="module")
-def talkers(tiny_checkpoint: Path) -> dict[int, MiniCpmTalkerEngine]:
+def talkers(tiny_checkpoint: Path) -> dict[Kind, MiniCpmTalkerEngine]:
     limits = {"slots": 4, "positions": 256, "window_units": 3, "tail_codes": TAIL}
-    return {burst: engine(tiny_checkpoint, burst=burst, **limits) for burst in (1, *BURSTS)}
+    return {(burst, ahead): engine(tiny_checkpoint, burst=burst, ahead=ahead, **limits) for burst, ahead in (ONES, *KINDS)}
 
 
 @contextmanager
@@ -105,20 +108,20 @@ def _one_by_one(talker: MiniCpmTalkerEngine) -> dict[str, list[Any]]:
 
 
 @pytest.mark.behaviour("N45")
-@pytest.mark.parametrize("burst", BURSTS)
-def test_sessions_that_come_and_go_draw_what_they_draw_one_by_one(talkers: dict[int, MiniCpmTalkerEngine], burst: int) -> None:
-    expected = _one_by_one(talkers[1])
-    with _ending(talkers[burst]):
-        assert _company(talkers[burst]) == expected
+@pytest.mark.parametrize("kind", KINDS)
+def test_sessions_that_come_and_go_draw_what_they_draw_one_by_one(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
+    expected = _one_by_one(talkers[ONES])
+    with _ending(talkers[kind]):
+        assert _company(talkers[kind]) == expected
     lengths = {name: [len(codes) for _, codes, *_ in told] for name, told in expected.items()}
     # first units that end early, tails of more than a second, whole units, one that says nothing
     assert lengths == {"a": [4, 25, 25, 1], "b": [4, 0], "c": [25, 15], "d": [22, 25, 14], "e": [12]}
 
 
-@pytest.mark.parametrize("burst", BURSTS)
-def test_a_cancel_between_bursts_leaves_nothing(talkers: dict[int, MiniCpmTalkerEngine], burst: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancel_between_bursts_leaves_nothing(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
     outputs = []
-    for talker in (talkers[1], talkers[burst]):
+    for talker in (talkers[ONES], talkers[kind]):
         with _talks(talker, "x", "y") as (talk, other):
             _say(talk, ONE, 5, 2, 3, seed=3)
             _say(other, ONE, 5, 2, 3, seed=4)
@@ -132,10 +135,10 @@ def test_a_cancel_between_bursts_leaves_nothing(talkers: dict[int, MiniCpmTalker
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("burst", BURSTS)
-def test_places_beyond_the_end_are_given_back(talkers: dict[int, MiniCpmTalkerEngine], burst: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_beyond_the_end_are_given_back(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
     held = []
-    for talker in (talkers[1], talkers[burst]):
+    for talker in (talkers[ONES], talkers[kind]):
         with _ending(talker), _talks(talker, *(f"short {name}" for name in range(4))) as talks:
             for seed, talk in enumerate(talks):
                 talk.say(ONE, payload(3, seed))
@@ -165,10 +168,15 @@ def _ill(talker: MiniCpmTalkerEngine, draw: int) -> Iterator[None]:
 
 
 @pytest.mark.behaviour("S2")
-@pytest.mark.parametrize(("burst", "draw"), [(4, 2), (5, 9), (5, 33), (26, 33)])
-def test_logits_that_are_not_finite_inside_a_burst_fail_one_session(talkers: dict[int, MiniCpmTalkerEngine], burst: int, draw: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "draw"),
+    [((4, False), 2), ((5, False), 9), ((5, False), 33), ((26, False), 33), ((5, True), 9), ((5, True), 33), ((7, True), 8)],
+)
+def test_logits_that_are_not_finite_inside_a_burst_fail_one_session(
+    talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind, draw: int
+) -> None:
     outputs: list[tuple[Any, ...]] = []
-    for talker in (talkers[1], talkers[burst]):
+    for talker in (talkers[ONES], talkers[kind]):
         with _talks(talker, "ill", "well") as (talk, other), _ill(talker, draw):
             talk.say(ONE, payload(2, 1, turn_end=True), last=True)
             _say(other, ONE, 4, 4, seed=2)
@@ -181,13 +189,13 @@ def test_logits_that_are_not_finite_inside_a_burst_fail_one_session(talkers: dic
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("burst", BURSTS)
-def test_a_burst_that_raises_changes_nothing(talkers: dict[int, MiniCpmTalkerEngine], burst: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with _talks(talkers[1], "again") as (talk,):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_burst_that_raises_changes_nothing(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _talks(talkers[ONES], "again") as (talk,):
         _say(talk, ONE, 4, 3, seed=6)
-        run(talkers[1], talk)
+        run(talkers[ONES], talk)
         expected = _told(talk)
-    talker = talkers[burst]
+    talker = talkers[kind]
     decoder = talker._speaker._model.decoder
     real, calls = decoder.forward, [0]
 
@@ -212,8 +220,8 @@ def test_a_burst_that_raises_changes_nothing(talkers: dict[int, MiniCpmTalkerEng
         assert _told(talk) == expected and failures == 3
 
 
-def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: dict[int, MiniCpmTalkerEngine]) -> None:
-    talker = talkers[5]
+def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: dict[Kind, MiniCpmTalkerEngine]) -> None:
+    talker = talkers[5, False]
     with _talks(talker, "old", "new") as (old, new):
         _say(old, ONE, 4, 3, 2, seed=0)
         run(talker, old, steps=8)
@@ -221,8 +229,8 @@ def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: dict[int, MiniC
         assert talker.ready(new.slot) == 0.0 < talker.ready(old.slot)  # type: ignore[operator]
 
 
-def test_a_unit_takes_five_steps_of_five(talkers: dict[int, MiniCpmTalkerEngine]) -> None:
-    talker = talkers[5]
+def test_a_unit_takes_five_steps_of_five(talkers: dict[Kind, MiniCpmTalkerEngine]) -> None:
+    talker = talkers[5, False]
     with _talks(talker, "even") as (talk,):
         talk.say(ONE, payload(4, 1))
         talk.say(ONE, payload(4, 2))

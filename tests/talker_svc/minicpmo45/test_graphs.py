@@ -44,7 +44,7 @@ def test_codes_from_graphs_are_plain_codes(tiny_checkpoint: Path, burst: int) ->
     talker = _talker(tiny_checkpoint, burst=burst)
     graphs = talker._speaker.graphs = RehearsedGraphs()
     assert _codes(talker) == plain
-    assert {key[:2] for key in graphs.keys} == {("code", size) for size in (1, 2, 4)}
+    assert {key[:2] for key in graphs.keys} == {("codes", size) for size in (1, 2, 4)}
 
 
 def test_what_is_captured_at_start_is_what_is_met(tiny_checkpoint: Path) -> None:
@@ -81,8 +81,9 @@ def test_fused_kernels_draw_the_same_codes_and_all_of_it_replays(tiny_checkpoint
     talker = engine(tiny_checkpoint, kernels="fused", **common)
     graphs = talker._speaker.graphs = RehearsedGraphs()
     assert _begun(talker) == plain
-    assert {key[0] for key in graphs.keys} == {"code", "opening"}
-    shapes = {("code", like.size, like.pages.shape[1]) for like in talker._shapes().singles_to_prepare()}
+    assert {key[0] for key in graphs.keys} == {"codes", "opening"}
+    singles = talker._shapes().singles_to_prepare()
+    shapes: set[tuple[Any, ...]] = {("codes", like.size, like.pages.shape[1], count) for like in singles for count in (1, 2)}
     shapes |= {("opening", *batch.shape) for batch in talker._shapes().mixed_to_prepare()}
     assert set(graphs.keys) <= shapes
 

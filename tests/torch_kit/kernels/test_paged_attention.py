@@ -73,6 +73,6 @@ def test_the_launch_follows_from_the_shape() -> None:
     def chosen(tokens: int, tiles: int, heads: int, kv_heads: int) -> Launch:
         return launch(RaggedBatch.blank_tiled(tokens, tiles, Tiling(pages=70, rows=130), torch.device("cpu")), heads, kv_heads)
 
-    assert [chosen(count, count, 32, 8).splits for count in (1, 8, 32, 128)] == [16, 16, 8, 4]
-    assert [chosen(count, count, 12, 12).splits for count in (1, 128)] == [16, 4]
+    assert [chosen(count, count, 32, 8).splits for count in (1, 8, 32, 64, 128)] == [16, 16, 8, 2, 1]
+    assert [chosen(count, count, 12, 12).splits for count in (1, 32, 128)] == [16, 4, 1]
     assert chosen(2048, 256, 32, 8).splits == 1 and chosen(16, 2, 32, 8).splits == 16

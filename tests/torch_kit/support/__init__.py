@@ -47,10 +47,18 @@ def reference(config: DecoderConfig, *, seed: int = 0) -> Any:
     return model.eval()
 
 
-def decoder(model: Any, config: DecoderConfig, *, pages: int = 64, page: int = 8, dtype: torch.dtype = torch.float32) -> Decoder:
-    """Ours over the same weights. Small pages, so that tests cross their borders; free pages are NaN."""
+def decoder(
+    model: Any,
+    config: DecoderConfig,
+    *,
+    pages: int = 64,
+    page: int = 8,
+    dtype: torch.dtype = torch.float32,
+    kept: torch.dtype | None = None,
+) -> Decoder:
+    """Ours over the same weights; pages are of dtype `kept`. Small pages, so that tests cross their borders; free pages are NaN."""
     pool = PagePool(
-        layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, pages=pages, page=page, dtype=dtype, poison=True
+        layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, pages=pages, page=page, dtype=kept or dtype, poison=True
     )
     return Decoder({name: tensor.to(dtype) for name, tensor in model.state_dict().items()}, config, pool)
 

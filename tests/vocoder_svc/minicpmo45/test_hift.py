@@ -96,8 +96,8 @@ def test_first_generation_overlaps_by_its_window() -> None:
     for index, part in enumerate(frames):
         count = torch.tensor([len(part)])
         window = torch.from_numpy(part.T.copy())[None]
-        noise = NOISE[(42 * HOP if index else 0) + torch.arange(len(part) * HOP)][None]
-        source, _ = network.source(network.pitch(window, count), count, count, torch.zeros(1, 9, dtype=torch.float64), noise)
+        begin, phase = torch.tensor([42 * HOP if index else 0]), torch.zeros(1, 9, dtype=torch.float64)
+        source, _ = network.source(network.pitch(window, count), count, count, phase, NOISE, begin)
         if index:
             source = torch.cat((sources[0][:, -3840:], source[:, 3840:]), 1)
         sources.append(source)

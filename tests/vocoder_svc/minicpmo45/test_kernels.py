@@ -15,9 +15,8 @@ from vocoder_svc.minicpmo45.kernels.attention import Distances, HeadNorms, atten
 from vocoder_svc.minicpmo45.kernels.euler import euler
 from vocoder_svc.minicpmo45.kernels.norm import norm
 from vocoder_svc.minicpmo45.kernels.product import multiplied, product
-from vocoder_svc.minicpmo45.kernels.snake import snake
-from vocoder_svc.minicpmo45.kernels.tiles import AttentionTile, ProductTile, RowTile, SnakeTile
-from vocoder_svc.minicpmo45.kernels.unfold import Memory, unfold_mish, unfold_norm, unfolded_weight
+from vocoder_svc.minicpmo45.kernels.tiles import CUBLAS, AttentionTile, ProductTile, RowTile
+from vocoder_svc.minicpmo45.kernels.unfold import Memory, joined_mish, joined_norm, unfolded_weight
 from vocoder_svc.minicpmo45.layers import newest
 
 WIDTH, EPS = 24, 1e-6
@@ -56,14 +55,14 @@ def test_frames_unfolded_for_a_causal_convolution_and_what_it_remembers(frames: 
     after = torch.full_like(held, torch.nan)
     tile = RowTile(rows, 1)
     expected = _normed(h + gate * branch, scale, shift)
-    first = unfold_norm(h, branch, gate, scale, shift, EPS, DTYPE, Memory(held, after, fresh, 0), frames, tile)
+    first = joined_norm(h, branch, gate, scale, shift, EPS, DTYPE, Memory(held, after, fresh, 0), frames, tile)
     assert not after[:, :, :WIDTH].isnan().any() and after[:, :, WIDTH:].isnan().all()
-    second = unfold_mish(h, scale, shift, EPS, Memory(held, after, fresh, 1), frames, tile)
+    second = joined_mish(h, scale, shift, EPS, DTYPE, Memory(held, after, fresh, 1), frames, tile)
     for part, columns, y in ((0, first, expected), (1, second, functional.mish(_normed(h, scale, shift)))):
         before = held[:, :, part * WIDTH : (part + 1) * WIDTH].flatten(0, 1)
         inner = y.view(batch * 2, frames, WIDTH).transpose(1, 2)
         convolved = functional.conv1d(torch.cat((before, inner), 2), weight).transpose(1, 2).flatten(0, 1)
-        assert near(columns @ unfolded_weight(weight).T, convolved)
+        assert near(product(columns, unfolded_weight(weight), torch.zeros(7, device=DEVICE), frames=frames), convolved)
         kept = newest(before, inner, fresh.repeat_interleave(2)).view(batch, 2, WIDTH, 2)
         assert near(after[:, :, part * WIDTH : (part + 1) * WIDTH], kept)
 
@@ -72,7 +71,7 @@ def test_mish_of_large_values_is_finite() -> None:
     x, zero = torch.zeros(2, WIDTH, device=DEVICE), torch.zeros(1, 2, 2 * WIDTH, 2, device=DEVICE)
     shift = torch.linspace(-120.0, 120.0, WIDTH, device=DEVICE)
     memory = Memory(zero, torch.empty_like(zero), torch.tensor([1], device=DEVICE), 0)
-    found = unfold_mish(x, shift, shift, EPS, memory, 1)[:, 2 * WIDTH :]
+    found = joined_mish(x, shift, shift, EPS, DTYPE, memory, 1)[:, 2]
     assert torch.allclose(found, functional.mish(shift).expand(2, -1), rtol=1e-5, atol=1e-6)
 
 
@@ -82,35 +81,43 @@ def test_a_product_and_what_follows_it(activation: str) -> None:
     plain = functional.linear(x, weight, bias)
     expected = {"none": plain, "gelu": functional.gelu(plain, approximate="tanh"), "silu": functional.silu(plain)}[activation]
     assert near(product(x, weight, bias, activation=activation), expected)  # type: ignore[arg-type]
-    for tile in (ProductTile(16, 16, 16, 4, 2), ProductTile(64, 32, 32, 4, 2)):
+    for tile in (ProductTile(16, 16, 16, 4, 2), ProductTile(64, 32, 32, 4, 2), CUBLAS):
+        if tile == CUBLAS and activation != "none":
+            continue
         found = multiplied(x, weight, bias, activation=activation, tf32=False, dtype=DTYPE, tile=tile)  # type: ignore[arg-type]
         assert near(found, expected)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_parts_of_a_product_are_summed_where_they_are_read(parts: int) -> None:
+    x, weight, bias = randn(30, 80), randn(WIDTH, 80, seed=1) / 9, randn(WIDTH, seed=2)
+    gate, scale, shift = randn(3, WIDTH, seed=3)
+    tile = ProductTile(16, 16, 16 if parts < 4 else 64, 4, 2, parts)
+    branch = multiplied(x, weight, bias, activation="none", tf32=False, dtype=DTYPE, tile=tile)
+    plain = functional.linear(x, weight, bias)
+    assert branch.shape == (parts, 30, WIDTH) and near(branch.sum(0), plain)
+    h = randn(30, WIDTH, seed=4)
+    expected = _normed(h + gate * plain, scale, shift)
+    zero, fresh = torch.zeros(3, 2, 2 * WIDTH, 2, device=DEVICE), torch.full((3,), 5, device=DEVICE)
+    memory = Memory(zero, torch.empty_like(zero), fresh, 0)
+    joined = joined_norm(h.clone(), branch, gate, scale, shift, EPS, DTYPE, memory, 5)
+    waved = joined_mish(branch, scale, shift, EPS, DTYPE, memory, 5)
+    assert near(norm(h, scale, shift, EPS, DTYPE, branch=branch, gate=gate, kept=h), expected)
+    assert near(joined[:, 2:].flatten(0, 1), expected) and not joined[:, :2].any()
+    assert near(waved[:, 2:].flatten(0, 1), functional.mish(_normed(plain, scale, shift)))
+
+
+def test_fp16_results_beyond_its_range_are_its_largest_values() -> None:
+    x, weight, bias = torch.full((16, 16), 100.0), torch.full((16, 16), 100.0), torch.zeros(16)
+    weight[8:] *= -1
+    half = [tensor.to(DEVICE, torch.float16) for tensor in (x, weight, bias)]
+    found = multiplied(*half, activation="none", tf32=False, dtype=torch.float16, tile=ProductTile(16, 16, 16, 4, 2))
+    assert (found[:, :8] == 65504).all() and (found[:, 8:] == -65504).all()
 
 
 def test_an_euler_step_leads_from_the_free_speed_over_the_guided_one() -> None:
     x, speed = randn(3, 7, 80), randn(3, 2, 7, 80, seed=1)
     assert near(euler(x, speed, 0.3, 0.7), x + 0.3 * (1.7 * speed[:, 0] - 0.7 * speed[:, 1]))
-
-
-@pytest.mark.parametrize("tile", [SnakeTile(4, 16, 1), None])
-@pytest.mark.parametrize(("left", "right"), [(6, 0), (3, 3), (0, 0)])
-def test_snake_masked_and_padded(left: int, right: int, tile: SnakeTile | None) -> None:
-    x, alpha, lengths = randn(3, 5, 40), 1 + randn(5, seed=1) / 10, torch.tensor([40, 0, 17], device=DEVICE)
-    expected = x + torch.sin(x * alpha[:, None]).square() / (alpha[:, None] + 1e-9)
-    counted = torch.arange(40, device=DEVICE) < lengths[:, None]
-    x[~counted[:, None].expand_as(x)] = torch.nan
-    expected = functional.pad(torch.where(counted[:, None], expected, 0.0), (left, right))
-    assert near(snake(x, alpha, lengths, left, right, 1e-9, tile=tile), expected)
-
-
-def test_snake_of_a_sum_that_is_kept() -> None:
-    x, branch, lengths = randn(2, 5, 20), randn(2, 5, 20, seed=1), torch.tensor([20, 20], device=DEVICE)
-    alpha, bias = 1 + randn(5, seed=2) / 10, randn(5, seed=3)
-    expected, kept = x + bias[:, None] + branch, torch.empty_like(x)
-    found = snake(x, alpha, lengths, 2, 2, 1e-9, bias=bias, branch=branch, kept=kept)
-    assert near(kept, expected) and near(found, snake(expected, alpha, lengths, 2, 2, 1e-9))
-    biased = snake(x, alpha, lengths, 2, 2, 1e-9, bias=bias)
-    assert near(biased, snake(x + bias[:, None], alpha, lengths, 2, 2, 1e-9))
 
 
 HEADS, DIM, FRAMES, CELLS, KEPT = 2, 12, 10, 25, 15

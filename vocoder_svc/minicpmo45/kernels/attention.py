@@ -13,8 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from vocoder_svc.minicpmo45.attention import Spans
+from vocoder_svc.minicpmo45.kernels.chain import chain, follow
 from vocoder_svc.minicpmo45.kernels.norm import normalized
 from vocoder_svc.minicpmo45.kernels.tiles import AttentionTile, attention_tile
+
+NEW_KEYS = 64
+"""New keys that a program takes at a time, at most."""
 
 
 class HeadNorms(msgspec.Struct, frozen=True):
@@ -102,16 +106,22 @@ def _attend(
     BLOCK: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    NEW: tl.constexpr,
     NORMED: tl.constexpr,
     RELATIVE: tl.constexpr,
+    ALL: tl.constexpr,
     PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    follow(CHAINED)
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    # frames of one arena are far fewer than 2^31
     span = spans + sequence // GUIDED * 5
-    start, prompt, ring = tl.load(span), tl.load(span + 1), tl.load(span + 2)
-    made, fresh = tl.load(span + 3), tl.load(span + 4)
+    start, prompt, ring = tl.load(span).to(tl.int32), tl.load(span + 1).to(tl.int32), tl.load(span + 2).to(tl.int32)
+    made, fresh = tl.load(span + 3).to(tl.int32), tl.load(span + 4).to(tl.int32)
     kept = tl.minimum(made, kept_most)
     known = prompt + kept
+    oldest, next_cell = (made - kept) % cells, made % cells
     column = tl.arange(0, BLOCK)[None]
     width: tl.constexpr = HEADS * DIM
     stride: tl.constexpr = PARTS * HEADS * DIM
@@ -127,9 +137,11 @@ def _attend(
     # the program's own frames, to be remembered
     lasting = asking < tl.minimum(fresh, frames)
     own_key, own_value = _fresh(own, asking, lasting, norms, eps, DIM, BLOCK, width, stride, NORMED)
-    cell = (ring + (made + asking) % cells)[:, None] * DIM
-    tl.store(keys + cell, own_key.to(arena.dtype.element_ty), lasting[:, None] & asked)
-    tl.store(values + cell, own_value.to(arena.dtype.element_ty), lasting[:, None] & asked)
+    own_key, own_value = own_key.to(arena.dtype.element_ty), own_value.to(arena.dtype.element_ty)
+    cell = next_cell + asking
+    cell = (ring + tl.where(cell < cells, cell, cell - cells))[:, None] * DIM
+    tl.store(keys + cell, own_key, lasting[:, None] & asked)
+    tl.store(values + cell, own_value, lasting[:, None] & asked)
 
     relative = distances + (head.to(tl.int64) * tokens + first + asking) * columns + zero
     total = tl.zeros((QUERIES, BLOCK), dtype=tl.float32)
@@ -138,21 +150,28 @@ def _attend(
     for at in range(0, known, KEYS):
         place = at + tl.arange(0, KEYS)
         seen = place < known
-        frame = tl.where(place < prompt, start + place, ring + (made - kept + place - prompt) % cells)
+        # a remainder for each key would cost more than its product
+        turned = oldest + place - prompt
+        frame = tl.where(place < prompt, start + place, ring + tl.where(turned < cells, turned, turned - cells))
         read = seen[:, None] & (column < DIM)
         key = tl.load(keys + frame[:, None] * DIM, read, other=0.0).to(qkv.dtype.element_ty)
         value = tl.load(values + frame[:, None] * DIM, read, other=0.0).to(qkv.dtype.element_ty)
         more = _by_distance(relative, place[None] - (known + asking)[:, None], (asking < frames)[:, None] & seen[None], RELATIVE)
         total, weight, highest = _meet(total, weight, highest, query, key, value, seen, more, scale, PRECISION)
-    for at in range(0, fresh, KEYS):
-        place = at + tl.arange(0, KEYS)
-        seen = place < fresh
-        key, value = _fresh(own, place, seen, norms, eps, DIM, BLOCK, width, stride, NORMED)
-        # as the next chunk will find them
-        key = key.to(arena.dtype.element_ty).to(qkv.dtype.element_ty)
-        value = value.to(arena.dtype.element_ty).to(qkv.dtype.element_ty)
-        more = _by_distance(relative, place[None] - asking[:, None], (asking < frames)[:, None] & seen[None], RELATIVE)
-        total, weight, highest = _meet(total, weight, highest, query, key, value, seen, more, scale, PRECISION)
+    # new frames as the next chunk will find them
+    if ALL:
+        more = _by_distance(relative, asking[None] - asking[:, None], (asking < frames)[:, None] & lasting[None], RELATIVE)
+        key, value = own_key.to(qkv.dtype.element_ty), own_value.to(qkv.dtype.element_ty)
+        total, weight, highest = _meet(total, weight, highest, query, key, value, lasting, more, scale, PRECISION)
+    else:
+        for at in range(0, fresh, NEW):
+            place = at + tl.arange(0, NEW)
+            seen = place < fresh
+            key, value = _fresh(own, place, seen, norms, eps, DIM, BLOCK, width, stride, NORMED)
+            key = key.to(arena.dtype.element_ty).to(qkv.dtype.element_ty)
+            value = value.to(arena.dtype.element_ty).to(qkv.dtype.element_ty)
+            more = _by_distance(relative, place[None] - asking[:, None], (asking < frames)[:, None] & seen[None], RELATIVE)
+            total, weight, highest = _meet(total, weight, highest, query, key, value, seen, more, scale, PRECISION)
     total = total / tl.where(weight > 0, weight, 1.0)[:, None]
     told = out + (first + asking)[:, None] * width + head * DIM + column
     tl.store(told, total.to(out.dtype.element_ty), asked)
@@ -178,7 +197,7 @@ def attend(
     guided, heads, held_frames, dim = arena.shape[1:]
     tokens, width = qkv.shape
     pairs = tokens // frames * heads
-    cut = tile or attention_tile(pairs, frames, qkv.element_size())
+    cut = tile or attention_tile(pairs, frames, qkv.element_size(), tf32=tf32)
     out = torch.empty(tokens, heads * dim, dtype=qkv.dtype, device=qkv.device)
     norm, by = norms or HeadNorms(qkv, 0.0), distances or Distances(qkv[:, :, None], 0)
     _attend[(pairs, triton.cdiv(frames, cut.queries))](
@@ -204,10 +223,13 @@ def attend(
         BLOCK=max(16, triton.next_power_of_2(dim)),
         QUERIES=cut.queries,
         KEYS=cut.keys,
+        NEW=min(cut.keys, max(16, triton.next_power_of_2(frames)), NEW_KEYS),
         NORMED=norms is not None,
         RELATIVE=distances is not None,
+        ALL=frames <= cut.queries,
         PRECISION="tf32" if tf32 else "tf32x3",
         num_warps=cut.warps,
         num_stages=cut.stages,
+        **chain(),
     )
     return out

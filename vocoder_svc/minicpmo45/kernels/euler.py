@@ -8,11 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vocoder_svc.minicpmo45.kernels.chain import chain, follow
+
 BLOCK = 1024
 
 
 @triton.jit
-def _euler(x, speed, out, count, size, by, strength, BLOCK: tl.constexpr):
+def _euler(x, speed, out, count, size, by, strength, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    follow(CHAINED)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     guided = place + place // size * size
@@ -30,5 +33,5 @@ def euler(x: Tensor, speed: Tensor, by: float, strength: float) -> Tensor:
     """
     out = torch.empty_like(x)
     count, size = x.numel(), x[0].numel()
-    _euler[(triton.cdiv(count, BLOCK),)](x, speed, out, count, size, by, strength, BLOCK=BLOCK)
+    _euler[(triton.cdiv(count, BLOCK),)](x, speed, out, count, size, by, strength, BLOCK=BLOCK, **chain())
     return out

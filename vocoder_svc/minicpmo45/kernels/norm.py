@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vocoder_svc.minicpmo45.kernels.chain import chain, follow
 from vocoder_svc.minicpmo45.kernels.tiles import RowTile, row_tile
 
 
@@ -18,6 +19,15 @@ def normalized(x, inside, width, eps):
     centred = tl.where(inside, x - mean[:, None], 0.0)
     variance = tl.sum(centred * centred, 1) / width
     return centred * (1 / tl.sqrt(variance + eps))[:, None]
+
+
+@triton.jit
+def added_up(at, inside, tokens, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """The sum of a tile of [PARTS, tokens, WIDTH] over the parts."""
+    total = tl.load(at, inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(at + tokens * (part * WIDTH), inside, other=0.0).to(tl.float32)
+    return total
 
 
 @triton.jit
@@ -39,7 +49,10 @@ def _norm(
     GATED: tl.constexpr,
     SHARED: tl.constexpr,
     KEPT: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    follow(CHAINED)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = (row < tokens)[:, None] & (column < WIDTH)[None]
@@ -49,7 +62,7 @@ def _norm(
         source = row
         if SHARED:
             source = row // (2 * frames) * frames + row % frames
-        more = tl.load(branch + source[:, None] * WIDTH + column[None], inside, other=0.0).to(tl.float32)
+        more = added_up(branch + source[:, None] * WIDTH + column[None], inside, tokens, WIDTH, PARTS)
         if GATED:
             more *= tl.load(gate + column, column < WIDTH, other=0.0).to(tl.float32)[None]
         x += more
@@ -76,8 +89,9 @@ def norm(
 ) -> Tensor:
     """norm(x) * scale + shift with x = residual + gate * branch: [T, width] of `dtype`; sums are fp32.
 
-    residual [T, width], any float; scale, shift, gate [width] (no gate: 1); branch [T, width] or none; kept fp32 [T, width], may be the
-    residual itself: takes x. `shared_frames` M: a branch of [T / 2, width] serves both rows of each pair of M tokens.
+    residual [T, width], any float; scale, shift, gate [width] (no gate: 1); branch [T, width], or [parts, T, width] to be summed, or none;
+    kept fp32 [T, width], may be the residual itself: takes x. `shared_frames` M: a branch of [T / 2, width] serves both rows of each pair
+    of M tokens.
     """
     tokens, width = residual.shape
     cut = tile or row_tile(tokens)
@@ -100,6 +114,12 @@ def norm(
         GATED=gate is not None,
         SHARED=shared_frames > 0,
         KEPT=kept is not None,
+        PARTS=parts_of(branch),
         num_warps=cut.warps,
+        **chain(),
     )
     return out
+
+
+def parts_of(branch: Tensor | None) -> int:
+    return branch.shape[0] if branch is not None and branch.dim() == 3 else 1

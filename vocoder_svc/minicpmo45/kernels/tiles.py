@@ -1,4 +1,5 @@
-"""How each kernel is cut into programs: a small table by shape, made for an H200. Launchers take another cut, so that a bench can try."""
+"""How each kernel is cut into programs: a small table by shape, as measured on an H200. Launchers take another cut, so that a bench can
+try."""
 
 from __future__ import annotations
 
@@ -21,6 +22,12 @@ class ProductTile(msgspec.Struct, frozen=True):
     depth: int
     warps: int
     stages: int
+    parts: int = 1
+    """Programs that share one K; what reads the result adds them up."""
+
+
+CUBLAS = ProductTile(0, 0, 0, 0, 0)
+"""The product is torch's own."""
 
 
 class AttentionTile(msgspec.Struct, frozen=True):
@@ -32,47 +39,49 @@ class AttentionTile(msgspec.Struct, frozen=True):
     stages: int
 
 
-class SnakeTile(msgspec.Struct, frozen=True):
-    """Channels of a program, and samples of each."""
-
-    rows: int
-    columns: int
-    warps: int
-
-
 def interpreted() -> bool:
     """Kernels run in Triton's interpreter, which takes time for each program and not for what it computes."""
     return bool(triton.knobs.runtime.interpret)
 
 
 def row_tile(tokens: int) -> RowTile:
-    if interpreted():
-        return RowTile(512, 1)
-    return RowTile(1, 4) if tokens <= 1024 else RowTile(4, 4)
+    return RowTile(512, 1) if interpreted() else RowTile(1, 4)
 
 
-def product_tile(tokens: int, outputs: int, element: int) -> ProductTile:
-    """`element`: bytes of an operand."""
+def product_tile(tokens: int, outputs: int, inputs: int, element: int, *, tf32: bool, cublas: bool, split: bool) -> ProductTile:
+    """`element`: bytes of an operand; `cublas`: torch's own product would do as well; `split`: the result may come in parts."""
     if interpreted():
-        return ProductTile(512, 256, 128, 1, 1)
-    depth = 128 // element
+        return CUBLAS if cublas and not split else ProductTile(512, 256, 128, 1, 1, 2 if split else 1)
     if tokens <= 256:
-        return ProductTile(32, 32 if outputs <= 1024 else 64, depth, 4, 5)
+        return _few(tokens, outputs, inputs, element, split=split)
+    depth = 128 // element
     if tokens <= 2048:
-        return ProductTile(64, 64, depth, 4, 4)
-    return ProductTile(128, 128, depth, 8, 3 if element == 4 else 4)
+        return CUBLAS if cublas and element == 2 else ProductTile(64, 64, depth, 4, 4)
+    if element == 2:
+        return CUBLAS if cublas else ProductTile(128, 256, depth, 8, 3)
+    if tf32:
+        return ProductTile(128, 128 if max(outputs, inputs) <= 512 else 256, depth, 8, 3)
+    return ProductTile(64, 64, depth, 4, 4) if outputs <= 512 else ProductTile(64, 128, depth, 4, 4)
 
 
-def attention_tile(pairs: int, frames: int, element: int) -> AttentionTile:
+def _few(tokens: int, outputs: int, inputs: int, element: int, *, split: bool) -> ProductTile:
+    """Few tokens: a program waits for memory at each step through K, so that K is shared until all multiprocessors have work."""
+    depth = 256 // element
+    if outputs > 1024:
+        return ProductTile(64, 64, 64, 4, 4) if element == 2 else ProductTile(32, 64, 32, 4, 5)
+    if not split:
+        return ProductTile(16, 32, depth, 4, 4)
+    depth = 128 // element
+    return ProductTile(64, 64, depth, 4, 4, parts=max(1, min(8, inputs // depth)))
+
+
+def attention_tile(pairs: int, frames: int, element: int, *, tf32: bool = False) -> AttentionTile:
     """`pairs`: sequences times heads; `frames`: queries of each."""
     if interpreted():
         return AttentionTile(max(16, triton.next_power_of_2(frames)), 512, 1, 1)
     if pairs < 128:
-        return AttentionTile(16, 64, 4, 3)
-    return AttentionTile(64, 64 if element == 2 else 32, 4, 2)
-
-
-def snake_tile(samples: int) -> SnakeTile:
-    if interpreted():
-        return SnakeTile(64, 1024, 1)
-    return SnakeTile(1, 1024, 4) if samples > 1024 else SnakeTile(2, 512, 4)
+        # keys are waited for once or twice
+        return AttentionTile(16, 512 if element == 2 else 256 if tf32 else 128, 8, 1)
+    if element == 2:
+        return AttentionTile(64, 64, 4, 3)
+    return AttentionTile(64, 32, 4, 3)

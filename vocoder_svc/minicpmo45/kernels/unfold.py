@@ -1,4 +1,4 @@
-"""What a causal convolution of width 3 sees of each frame, laid out for one matrix product, made where the frames are normed."""
+"""Frames behind the two that a causal convolution of width 3 remembers, where its product reads them; made where the frames are normed."""
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vocoder_svc.minicpmo45.kernels.norm import normalized
+from vocoder_svc.minicpmo45.kernels.chain import chain, follow
+from vocoder_svc.minicpmo45.kernels.norm import added_up, normalized, parts_of
 from vocoder_svc.minicpmo45.kernels.tiles import RowTile, row_tile
+
+CONTEXT = 2
+"""Frames that a convolution sees before each."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -27,8 +31,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 @triton.jit
-def _unfold(
-    x_in,
+def _join(
     branch,
     gate,
     scale,
@@ -45,15 +48,17 @@ def _unfold(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     MISH: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    follow(CHAINED)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = (row < tokens)[:, None] & (column < WIDTH)[None]
     place = row[:, None] * WIDTH + column[None]
-    x = tl.load(x_in + place, inside, other=0.0).to(tl.float32)
+    x = added_up(branch + place, inside, tokens, WIDTH, PARTS)
     if not MISH:
-        more = tl.load(branch + place, inside, other=0.0).to(tl.float32)
-        x += more * tl.load(gate + column, column < WIDTH, other=0.0).to(tl.float32)[None]
+        x = x * tl.load(gate + column, column < WIDTH, other=0.0).to(tl.float32)[None] + tl.load(kept + place, inside, other=0.0)
         tl.store(kept + place, x, inside)
     factor = tl.load(scale + column, column < WIDTH, other=0.0).to(tl.float32)[None]
     added = tl.load(shift + column, column < WIDTH, other=0.0).to(tl.float32)[None]
@@ -64,19 +69,15 @@ def _unfold(
         grown = power * (power + 2.0)
         y = y * (grown / (grown + 2.0))
     y = y.to(out.dtype.element_ty)
-    frame = row % frames
-    wide = out + row[:, None] * (3 * WIDTH) + column[None]
-    tl.store(wide + 2 * WIDTH, y, inside)
-    tl.store(wide + 4 * WIDTH, y, inside & (frame + 1 < frames)[:, None])
-    tl.store(wide + 6 * WIDTH, y, inside & (frame + 2 < frames)[:, None])
+    frame, sequence = row % frames, row // frames
+    # two frames of context stand in front of each sequence
+    wide = out + (row + 2 * (sequence + 1))[:, None] * WIDTH + column[None]
+    tl.store(wide, y, inside)
     front = inside & (frame == 0)[:, None]
-    sequence = row // frames
     count = tl.load(fresh + sequence // 2, row < tokens, other=0)
     memory = sequence[:, None] * (4 * WIDTH) + 2 * column[None]
-    tl.store(wide, tl.load(held + memory, front, other=0.0).to(y.dtype), front)
-    newer = tl.load(held + memory + 1, front, other=0.0).to(y.dtype)
-    tl.store(wide + WIDTH, newer, front)
-    tl.store(wide + 3 * WIDTH, newer, front & (frame + 1 < frames)[:, None])
+    for older in tl.static_range(2):
+        tl.store(wide + (older - 2) * WIDTH, tl.load(held + memory + older, front, other=0.0).to(y.dtype), front)
     for newest in tl.static_range(2):
         # of the frames held and then the new ones, numbers count and count + 1
         number = count + newest
@@ -85,7 +86,7 @@ def _unfold(
         tl.store(after + memory + newest, y.to(after.dtype.element_ty), inside & (frame == number - 2)[:, None])
 
 
-def unfold_norm(
+def joined_norm(
     residual: Tensor,
     branch: Tensor,
     gate: Tensor,
@@ -97,21 +98,23 @@ def unfold_norm(
     frames: int,
     tile: RowTile | None = None,
 ) -> Tensor:
-    """[T, 3 * width] of `dtype`: of y = norm(x) * scale + shift with x = residual + gate * branch the frames t - 2, t - 1 and t of the
-    token's sequence.
+    """[B * 2, 2 + frames, width] of `dtype`: what is remembered of each sequence, then y = norm(x) * scale + shift with x = residual + gate
+    * branch.
 
     residual fp32 [T, width] takes x; T = B * 2 * frames, sequence by sequence; the others as in `norm`.
     """
     return _launch(residual, branch, gate, scale, shift, eps, dtype, memory, frames, tile, mish=False)
 
 
-def unfold_mish(x: Tensor, scale: Tensor, shift: Tensor, eps: float, memory: Memory, frames: int, tile: RowTile | None = None) -> Tensor:
-    """The same of y = mish(norm(x) * scale + shift) (arXiv 1908.08681), x [T, width] being only read; in the dtype of `x`."""
-    return _launch(x, x, scale, scale, shift, eps, x.dtype, memory, frames, tile, mish=True)
+def joined_mish(
+    x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype, memory: Memory, frames: int, tile: RowTile | None = None
+) -> Tensor:
+    """The same of y = mish(norm(x) * scale + shift) (arXiv 1908.08681); x [T, width] or [parts, T, width], to be summed, is only read."""
+    return _launch(x, x, scale, scale, shift, eps, dtype, memory, frames, tile, mish=True)
 
 
 def _launch(
-    x: Tensor,
+    kept: Tensor,
     branch: Tensor,
     gate: Tensor,
     scale: Tensor,
@@ -124,17 +127,16 @@ def _launch(
     *,
     mish: bool,
 ) -> Tensor:
-    tokens, width = x.shape
+    tokens, width = branch.shape[-2:]
     cut = tile or row_tile(tokens)
-    out = torch.empty(tokens, 3 * width, dtype=dtype, device=x.device)
+    out = torch.empty(tokens // frames, CONTEXT + frames, width, dtype=dtype, device=branch.device)
     first = memory.part * width
-    _unfold[(triton.cdiv(tokens, cut.rows),)](
-        x,
+    _join[(triton.cdiv(tokens, cut.rows),)](
         branch,
         gate,
         scale,
         shift,
-        x,
+        kept,
         out,
         memory.held[:, :, first:],
         memory.after[:, :, first:],
@@ -146,7 +148,9 @@ def _launch(
         BLOCK=triton.next_power_of_2(width),
         ROWS=cut.rows,
         MISH=mish,
+        PARTS=parts_of(branch),
         num_warps=cut.warps,
+        **chain(),
     )
     return out
 

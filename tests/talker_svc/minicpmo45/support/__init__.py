@@ -73,8 +73,8 @@ def embed(talker: TalkerModel, inputs: Sequence[Input], codes: Tensor) -> Tensor
     ids = torch.from_numpy(tokens.ids)
     fed = torch.zeros(len(ids), dtype=torch.int64)
     fed[ids == CODE] = codes
-    hidden = tokens.hidden if len(tokens.hidden) else torch.full((1, talker.config.llm_dim), torch.nan)
-    return talker.embed(ids, hidden[torch.from_numpy(tokens.hidden_at)], fed)
+    hidden = torch.cat(tokens.hidden) if tokens.lines else torch.full((1, talker.config.llm_dim), torch.nan)
+    return talker.embed(ids, hidden, torch.from_numpy(tokens.hidden_at), fed)
 
 
 def begin(sampler: CodeSampler, rows: list[int], rules: list[UnitRule]) -> None:
