@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def append(c: Conversation, command: InputAppend) -> None:
     images = camera.judged(c, command.frames, command.frames_t_ms, "video_frames")
-    bounded = c.config.turn_detection is None or c.input.open_item is not None
+    # a native model has heard it at once: nothing waits for a commit
+    bounded = not c.graph.model_stage and (c.config.turn_detection is None or c.input.open_item is not None)
     pieces = c.input.accept(command.audio, c.config.input_format, c.limits, c.edges.marks("client"), bounded=bounded)
     camera.show(c, images, command.event_id)
     for position, audio in pieces:

@@ -7,13 +7,15 @@ import pytest
 
 from gateway.conversation import commands, events
 from gateway.conversation.commands import FinishOut, OpaqueOut, TextOut, Tick
+from gateway.conversation.config import SessionConfig
 from gateway.conversation.effects import CancelOrder, CommitOrder, ContinueOrder, PromptOrder, Relay
 from gateway.conversation.items import Item
+from gateway.conversation.limits import Limits
 from gateway.conversation.policy import stage_config
 from gateway.conversation.recap import recap
 
 from .duplex import CONFIG, DUPLEX, NO_VAD, WORDY, YIELDING, Duplex
-from .support import names, user_text
+from .support import RATE, names, pcm, user_text
 
 
 def spoken(world: Duplex) -> None:
@@ -296,3 +298,11 @@ def test_time_alone_changes_nothing_while_the_model_listens() -> None:
     assert not [effect for effect in world.effects if isinstance(effect, Relay) and effect.edge == "core"]
     world.thinks(OpaqueOut("thought"))
     assert not world.relays("singer"), "of no turn"
+
+
+@pytest.mark.parametrize("config", [CONFIG, NO_VAD], ids=["detector", "none"])
+def test_what_the_model_heard_is_not_pending_however_long_the_conversation(config: SessionConfig) -> None:
+    world = Duplex(config, limits=Limits(max_pending_input_bytes=len(pcm(2000))))
+    for _ in range(10):
+        world.say(1000)
+    assert not world.of(events.Error) and sum(relay.payload.samples for relay in world.relays("seer")) == 10 * RATE
