@@ -24,6 +24,7 @@ from talker_svc.minicpmo45.turn import Piece, Turn
 from torch_kit.draws import session_seed
 from torch_kit.faults import device_lost
 from torch_kit.graphs import Graphs
+from torch_kit.memory import taken
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PAGE, PagePool, pages_for
 
@@ -257,6 +258,7 @@ class MiniCpmTalkerEngine(Engine):
                 break
         table.release()
         self._speaker.prepare()
+        log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._device))
 
 
 def _sampler_of(kernels: Kernels) -> type[CodeSampler]:

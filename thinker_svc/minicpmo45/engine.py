@@ -38,6 +38,7 @@ from torch_kit.decoder_weights import join
 from torch_kit.draws import session_seed
 from torch_kit.faults import device_lost
 from torch_kit.fp8 import FP8
+from torch_kit.memory import taken
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PAGE, PagePool
 from torch_kit.tiles import Tiling
@@ -238,6 +239,7 @@ class MiniCpmThinkerEngine(Engine):
         pages = session_pages(min(self._settings.warm_tokens, self._settings.window_tokens))
         self._model.warm_up(self._settings.slots, pages, draft=self._settings.draft)
         self._perception.warm_up()
+        log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._device))
 
     def _tune(self, slot: Slot, config: SessionConfig) -> None:
         seed = session_seed(slot.session_id) if config.seed is None else config.seed

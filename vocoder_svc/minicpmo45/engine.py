@@ -18,6 +18,7 @@ from minicpmo45.weights import flow_weights, hift_weights
 from stage_kit import Append, Card, Engine, Label, Samples, Slot, StepFailed
 from stage_kit.logs import logger
 from torch_kit.faults import device_lost
+from torch_kit.memory import taken
 from vocoder_svc.minicpmo45.configuration import Named, chosen_voice, named_voices
 from vocoder_svc.minicpmo45.model import Vocoder, session_bytes
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
@@ -200,6 +201,7 @@ class MiniCpmVocoderEngine(Engine):
             self._vocoder.step([0], [piece])
         named = (each for each in self._named.values() if isinstance(each, Recording))
         self._vocoder.warm_up(self._settings.batch, [2 * int(each.seconds * CODE_RATE) for each in named])
+        log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._settings.device))
 
     def _job(self, slot: Slot) -> Job | None:
         """The slot's row of this step; None where none of the networks is needed."""
