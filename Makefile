@@ -1,7 +1,7 @@
 # The two commands are `make run` and `make test`; `make` lists the rest. Needs Python 3.11 to 3.13 with venv, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts proto proto-check models matrix bench-turn bench-session bench-early-close bench-native-unit \
-        bench-native-step bench-native-load bench-native-soak chaos constraints clean
+.PHONY: help run test test-deploy images lock lint types contracts proto proto-check models metrics dashboards \
+        chart-files matrix bench-turn bench-session bench-early-close bench-native-unit bench-native-step bench-native-load bench-native-soak chaos constraints clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -18,6 +18,11 @@ PIP      := $(BIN)/python -m pip --disable-pip-version-check
 TORCH    := ^(torch|triton|nvidia-|cuda-)
 PROTO    := parley_stage/v1/stage
 PROTOC    = $(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --grpc_python_out=$(1) --pyi_out=$(1) proto/$(PROTO).proto
+DOCKER   ?= docker
+COMMA    := ,
+TAG      ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+SUFFIX    = $(if $(filter gpu,$(VARIANT)),-gpu)
+BUILD     = $(if $(SUFFIX),--build-arg VARIANT=gpu) $(if $(BASE),--build-arg CPU_BASE=$(BASE) --build-arg GPU_BASE=$(BASE)) $(if $(CA),--secret id=ca$(COMMA)src=$(CA))
 SUITABLE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 help: ## this list
@@ -30,10 +35,16 @@ run: $(EMBEDDED) ## start everything, speak a recorded question, serve until Ctr
 test: lint types contracts proto-check models ## lint, types, import contracts, generated code, then all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-lint: $(DEV) ## ruff and buf
+test-deploy: $(DEV) ## images, compose, chart, rules: built, started, spoken with (Debian, root; it installs a container engine of its own)
+	@$(PIP) install -q -r deploy/test-requirements.txt
+	@$(BIN)/python -m pytest tests/helm tests/deploy
+
+lint: $(DEV) ## ruff, buf, and what is generated: the table of metrics, the chart's copies
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@cd proto && ../$(BIN)/buf lint
+	@$(BIN)/python -m tools.metrics_table --check
+	@$(BIN)/python tools/chart_files.py --check
 
 types: $(DEV) ## mypy, strict
 	@$(BIN)/mypy
@@ -52,6 +63,27 @@ proto-check: $(DEV) ## the generated code is that of the contract
 
 models: $(DEV) ## fetch the embedded models into the cache
 	@$(BIN)/parley models fetch
+
+images: ## an image of each process (VARIANT=gpu those for GPUs; TAG= BASE= and CA= choose version, base, and a bundle of authorities)
+	@for target in $(if $(SUFFIX),thinker talker vocoder,gateway vad thinker talker vocoder proxy); do \
+	  echo "parley/$$target:$(TAG)$(SUFFIX)"; \
+	  DOCKER_BUILDKIT=1 $(DOCKER) build -q -f deploy/Dockerfile --target "$$target" -t "parley/$$target:$(TAG)$(SUFFIX)" $(BUILD) . || exit 1; \
+	done
+
+lock: $(DEV) ## what goes into images, resolved anew under constraints.txt
+	@$(PIP) install -q uv==0.13.9
+	@$(BIN)/python tools/lock.py
+
+metrics: $(DEV) ## write docs/metrics.md again
+	@$(BIN)/python -m tools.metrics_table
+
+dashboards: $(DEV) ## write the dashboards again, and the chart's copies
+	@$(PIP) install -q -r deploy/test-requirements.txt
+	@$(BIN)/python -m tools.dashboards
+	@$(BIN)/python tools/chart_files.py
+
+chart-files: $(DEV) ## copy profiles, dashboards and rules into the chart
+	@$(BIN)/python tools/chart_files.py
 
 matrix: $(DEV) ## behaviours that no test proves yet
 	@$(BIN)/python tools/matrix.py

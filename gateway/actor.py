@@ -347,7 +347,7 @@ class Actor:
         if durable == self._behind and self.outbound is not None and self._beyond is not None:
             told = self._beyond.durability(durable)
             if told and not self.outbound.put(Frame(told, "", 0.0, "Durability")):
-                self._overflow(self.outbound)
+                self.outbound.overflow()
         self._behind = not durable
         if durable:
             return
@@ -378,18 +378,16 @@ class Actor:
         self._count(event, at)
         if self.outbound is None or (self._beyond is not None and not self._beyond.hears(event)):
             return
-        response_id = event.response_id if isinstance(event, events.AudioDelta) else ""
+        response_id, plays_s = "", 0.0
+        if isinstance(event, events.AudioDelta):
+            response_id, plays_s = event.response_id, self.conversation.config.output_format.seconds(event.data)
         seq = effect.seq if durable else None
         skipped = self._beyond.skipped(seq) if response_id and self._beyond is not None else ""
-        frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped)
+        frame = Frame(self._render(event, seq).decode(), response_id, at, type(event).__name__, skipped, plays_s=plays_s)
         if not self.outbound.put(frame):
-            self._overflow(self.outbound)
+            self.outbound.overflow()
         elif isinstance(event, events.ResponseDone):
             self.outbound.settle(event.response.id)
-
-    def _overflow(self, outbound: Outbound) -> None:
-        metrics.OVERFLOWS.inc()
-        outbound.overflow()
 
     def _count(self, event: events.Event, at: float) -> None:
         if isinstance(event, events.ResponseDone):

@@ -10,11 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Response, WebSocket
+from fastapi import FastAPI, Request, Response, WebSocket
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from . import crash, metrics
+from .access.client_secrets import SecretMaker
+from .access.gate import asked
+from .access.principal import Principal
 from .actor import Actor
 from .capabilities import capabilities
 from .conversation import events
@@ -28,12 +31,11 @@ from .opening import OpenRefused
 from .resuming import ResumeAsk
 from .web import HEADERS, Asset, load_assets
 from .wire import WireLimits, extension, openai_ga
-from .wire.handshake import Handshake, HandshakePolicy, ResumeWish, decide, digest_key
+from .wire.handshake import Handshake, HandshakePolicy, ResumeWish, decide
 from .wire.problems import WireRefusal
 from .wire.refusals import close_code, http_refusal
 
 log = structlog.get_logger()
-ANONYMOUS = "anonymous"
 LAST_WORDS_S = 0.5
 """How long a client that does not read may take to hear that it is over."""
 GOODBYES = (1000, 1001)
@@ -47,14 +49,11 @@ def create_app(hub: Hub) -> FastAPI:
         await hub.stop()
 
     app = FastAPI(title="Parley", lifespan=lifespan, docs_url=None, redoc_url=None)
-    digests = frozenset(digest_key(key) for key in hub.settings.accepted_keys())
-    policy = HandshakePolicy((hub.profile.model, hub.profile.name), digests)
+    policy = HandshakePolicy((hub.profile.model, hub.profile.name))
     limits = WireLimits(max_event_bytes=hub.settings.max_event_bytes, max_image_bytes=hub.settings.max_image_bytes)
 
-    @app.get("/health")
-    async def health() -> Response:
-        status = "draining" if hub.draining else "healthy"
-        return Response(f'{{"status":"{status}"}}', 503 if hub.draining else 200, media_type="application/json")
+    secrets = SecretMaker(hub, policy, limits)
+    _observe(app, hub, with_metrics=not hub.settings.metrics_bind)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -64,9 +63,14 @@ def create_app(hub: Hub) -> FastAPI:
     async def realtime_capabilities() -> dict[str, Any]:
         return capabilities(hub.settings, hub.profile, hub.graph, limits)
 
-    @app.get("/metrics")
-    async def prometheus() -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    @app.post("/v1/realtime/client_secrets")
+    async def client_secrets(request: Request) -> Response:
+        try:
+            return Response(await secrets.make(request), headers={"Cache-Control": "no-store"}, media_type="application/json")
+        except Refusal as refusal:
+            return _denial(refusal)
+        except OpenRefused as refused:
+            return _denial(refused.refusal, refused.retry_after_ms)
 
     @app.websocket("/v1/realtime")
     async def realtime(socket: WebSocket) -> None:
@@ -75,6 +79,31 @@ def create_app(hub: Hub) -> FastAPI:
     for path, asset in load_assets().items():
         app.add_api_route(path, _page(asset), methods=["GET", "HEAD"], include_in_schema=False)
     return app
+
+
+def create_metrics_app(hub: Hub) -> FastAPI:
+    """What operators look at, for an address of its own."""
+    app = FastAPI(title="Parley metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    _observe(app, hub, with_metrics=True)
+    return app
+
+
+def _observe(app: FastAPI, hub: Hub, *, with_metrics: bool) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        status = "draining" if hub.draining else "healthy"
+        return Response(f'{{"status":"{status}"}}', 503 if hub.draining else 200, media_type="application/json")
+
+    if with_metrics:
+
+        @app.get("/metrics")
+        async def prometheus() -> Response:
+            return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _denial(refusal: Refusal, retry_after_ms: int = 1000) -> Response:
+    answer = http_refusal(refusal, retry_after_ms)
+    return Response(answer.body, answer.status, answer.headers)
 
 
 def _page(asset: Asset) -> Callable[[], Awaitable[Response]]:
@@ -89,6 +118,7 @@ class _Connection:
 
     def __init__(self, hub: Hub, policy: HandshakePolicy, limits: WireLimits, socket: WebSocket) -> None:
         self._hub, self._policy, self._limits, self._socket = hub, policy, limits, socket
+        self._who = Principal()
         self._parse: Callable[[str | bytes, WireLimits], Any] = openai_ga.parse
         self._gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -96,6 +126,9 @@ class _Connection:
         try:
             query = self._socket.scope["query_string"].decode("latin-1")
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._socket.scope["headers"]}
+            self._who = await self._hub.gate.enter(
+                asked(self._socket.client, self._socket.scope["headers"], self._socket.scope["subprotocols"])
+            )
             handshake = decide(query, headers, self._socket.scope["subprotocols"], self._policy)
             if handshake.extended:
                 self._parse = extension.parse
@@ -111,19 +144,21 @@ class _Connection:
             await self._deny(refused.refusal, refused.retry_after_ms)
 
     async def _open(self, handshake: Handshake) -> None:
-        opened = await self._hub.open(handshake.key_digest or ANONYMOUS)
+        await self._hub.gate.count_open(self._who)
+        config = self._hub.configured(self._who.patch)
+        opened = await self._hub.open(self._who, config)
         metrics.OPENS.labels("accepted").inc()
         try:
             await self._socket.accept(subprotocol=handshake.subprotocol)
         except BaseException:
             await self._hub.abandon(opened)
             raise
-        await self._converse(self._hub.begin(opened, extended=handshake.extended))
+        await self._converse(self._hub.begin(opened, config, extended=handshake.extended))
 
     async def _resume_by_request(self, handshake: Handshake, wish: ResumeWish) -> None:
         """A stock client: decided before the upgrade. Its last event id tells what it has."""
         ask = ResumeAsk(wish.session_id, wish.token, _seq_of(wish.last_event_id), resends=handshake.extended)
-        seat = await self._take(ask, handshake, extended=handshake.extended)
+        seat = await self._take(ask, extended=handshake.extended)
         try:
             await self._socket.accept(subprotocol=handshake.subprotocol)
         except BaseException:
@@ -139,10 +174,8 @@ class _Connection:
                 message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            asked = extension.parse_resume(message.get("text") or message.get("bytes") or b"")
-            seat = await self._take(
-                ResumeAsk(asked.session_id, asked.resume_token, asked.last_seq + asked.unnumbered), handshake, extended=True
-            )
+            told = extension.parse_resume(message.get("text") or message.get("bytes") or b"")
+            seat = await self._take(ResumeAsk(told.session_id, told.resume_token, told.last_seq + told.unnumbered), extended=True)
         except TimeoutError:
             await self._refuse(Refusal("resume_timeout"))
         except Refusal as refusal:
@@ -150,10 +183,10 @@ class _Connection:
         else:
             await self._converse(seat)
 
-    async def _take(self, ask: ResumeAsk, handshake: Handshake, *, extended: bool) -> Seat:
+    async def _take(self, ask: ResumeAsk, *, extended: bool) -> Seat:
         started = time.perf_counter()
         try:
-            seat = await self._hub.take(ask, handshake.key_digest or ANONYMOUS, extended=extended)
+            seat = await self._hub.take(ask, self._who, extended=extended)
         except Refusal as refusal:
             metrics.TAKEOVERS.labels(refusal.code).inc()
             raise
@@ -185,8 +218,7 @@ class _Connection:
 
     async def _deny(self, refusal: Refusal, retry_after_ms: int = 1000) -> None:
         metrics.OPENS.labels(refusal.code).inc()
-        answer = http_refusal(refusal, retry_after_ms)
-        await self._socket.send_denial_response(Response(answer.body, answer.status, answer.headers))
+        await self._socket.send_denial_response(_denial(refusal, retry_after_ms))
 
     async def _close(self, ending: Ending) -> None:
         if ending.code == 1006 or self._socket.application_state is not WebSocketState.CONNECTED:

@@ -53,6 +53,7 @@ class StoreLog:
             placements=self._opened.take_moved(),
             number=self._number,
         )
+        metrics.JOURNAL_BYTES.observe(_size(entries, checkpoint))
         try:
             await self._write(commit)
         except (LeaseForgotten, SessionMissing) as forgotten:
@@ -60,6 +61,7 @@ class StoreLog:
             await self._record_again()
             return False
         except (StaleGeneration, SessionClosed) as lost:
+            metrics.FENCED.labels("store").inc()
             raise StaleLease(isinstance(lost, SessionClosed)) from lost
         except StoreError as failure:
             self._failed(failure)
@@ -97,3 +99,8 @@ class StoreLog:
         except StoreError:
             return
         self._retry_at = 0.0
+
+
+def _size(entries: list[JournalEntry], checkpoint: Checkpoint) -> int:
+    fields = sum(len(value) for value in checkpoint.fields.values() if value is not None)
+    return len(checkpoint.hot) + fields + sum(len(head) + len(body) for head, body in entries)

@@ -10,15 +10,21 @@ from collections.abc import Iterator
 
 import structlog
 
-from session_store import Store
+from session_store import ClientSecret, Store
 from session_store.errors import SessionClosed, StaleGeneration, StoreError
+from session_store.loop_lag import watch_loop
 
 from . import crash, metrics
+from .access.gate import Gate
+from .access.keyring import Keyring
+from .access.principal import Principal
 from .actor import Actor
+from .census import CENSUS, Holding
 from .conversation import commands, events
-from .conversation.config import Overlap, SemanticVad, ServerVad, SessionConfig, TurnDetection
+from .conversation.config import SessionConfig, SessionPatch
 from .conversation.errors import Refusal
 from .conversation.session import Conversation
+from .defaults import configured, session_config
 from .durable import StoreLog
 from .ending import Ending
 from .graph import Graph, Profile
@@ -31,6 +37,7 @@ from .pulse import PulseWatch
 from .reaper import Reaper
 from .resuming import ResumeAsk, Resumer, Taken
 from .settings import Settings
+from .stages import StageRefused
 from .tenure import Tenure
 from .wire import extension, openai_ga
 
@@ -49,6 +56,7 @@ class Hub:
         self.limits = settings.core_limits(profile)
         self._tenure = Tenure(self._renew, store.settings.lease_ttl_ms, settings.lease_margin_ms)
         self._store, self._pool = store, StagePool(settings.tls(), self._tenure)
+        self.gate = Gate(settings, store, Keyring(settings, store))
         self._pulse = PulseWatch(self._pool.stub, self.gateway_id, settings.pulse_timeout_ms / 1000, settings.engine_timeout_ms / 1000)
         self._opener = Opener(store, self._pool, self.graph, profile.name, self.gateway_id, settings)
         self._resumer = Resumer(store, self._opener, self.graph, self.gateway_id, settings, self.limits)
@@ -60,6 +68,11 @@ class Hub:
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
         self._taking: set[asyncio.Task[Seat]] = set()
+        metrics.prepare(self.graph.stages, profile.name, profile.model)
+        CENSUS.watch(self.gateway_id, self._holding)
+
+    def _holding(self) -> Holding:
+        return Holding([session.actor.outbound for session in self._sessions.values()], self.draining)
 
     async def start(self, address: str) -> None:
         asked_at = self._tenure.now()
@@ -68,9 +81,11 @@ class Hub:
         self._tasks = [
             asyncio.create_task(self._beat(address), name="gateway beat"),
             asyncio.create_task(self._reaper.run(), name="reaper"),
+            asyncio.create_task(watch_loop(metrics.LOOP_LAG.observe), name="loop lag"),
         ]
 
     async def stop(self) -> None:
+        CENSUS.forget(self.gateway_id)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -83,45 +98,48 @@ class Hub:
         await self._pool.close()
         await self._store.close()
 
-    def session_config(self) -> SessionConfig:
-        """What a session is until its client says otherwise."""
-        session, native = self.profile.session, bool(self.graph.model_stage)
-        overlap = self.graph.native.overlap
-        return SessionConfig(
-            model=self.profile.model,
-            instructions=self.profile.instructions,
-            output_modalities=(session.output_modality,),
-            turn_detection=_turn_detection(self.profile) if self.graph.decision_stage or not native else None,
-            voice=session.voice,
-            overlap=Overlap(overlap.policy, overlap.acknowledgements, overlap.short_ack_ms) if native else None,
-        )
+    def configured(self, patch: SessionPatch | None) -> SessionConfig:
+        """What a session is that begins with this patch. Raises Refusal, as a session.update with it would be refused."""
+        config = session_config(self.profile, self.graph)
+        return config if patch is None else configured(config, patch, self.graph, self.limits)
+
+    async def keep_secret(self, digest: str, stands_for: ClientSecret, ttl_s: int) -> int:
+        """When it expires, in Unix seconds. Raises StoreError."""
+        return await self._store.client_secrets.put(digest, stands_for, ttl_s)
 
     # in
 
-    async def open(self, tenant: str) -> Opened:
+    async def open(self, who: Principal, config: SessionConfig | None = None) -> Opened:
         """A session's slots and stages, before the upgrade. Raises OpenRefused."""
         if self.draining:
             raise OpenRefused(Refusal("server_draining"))
         self._opening += 1
+        metrics.SESSIONS_OPENING.inc()
         self._idle.clear()
         try:
-            return await self._opener.open(tenant, self.session_config())
+            return await self._opener.open(who, config or self.configured(None))
+        except OpenRefused as refused:
+            if who.patch is not None and isinstance(stage := refused.__cause__, StageRefused) and stage.code == "INVALID_ARGUMENT":
+                why = f"the {stage.stage} service does not take what the client secret begins sessions with"
+                raise OpenRefused(Refusal("update_refused", "session", why=why)) from stage
+            raise
         finally:
             self._opening -= 1
+            metrics.SESSIONS_OPENING.dec()
             self._settle_idle()
 
     async def abandon(self, opened: Opened) -> None:
         """The client went away before its session began."""
         await asyncio.shield(self._opener.close(opened, "upgrade_failed"))
 
-    async def take(self, ask: ResumeAsk, tenant: str, *, extended: bool) -> Seat:
+    async def take(self, ask: ResumeAsk, who: Principal, *, extended: bool) -> Seat:
         """A session that lives on here; whoever had it before is told by the store and by every stage. Raises Refusal.
 
         Cancelled, the session lives on all the same, and waits for its client.
         """
         if self.draining:
             raise Refusal("server_draining")
-        taking = asyncio.create_task(self._take(ask, tenant, extended), name=f"take {ask.session_id}")
+        taking = asyncio.create_task(self._take(ask, who, extended), name=f"take {ask.session_id}")
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
         try:
@@ -130,8 +148,9 @@ class Hub:
             taking.add_done_callback(self._taken_in_vain)
             raise
 
-    async def _take(self, ask: ResumeAsk, tenant: str, extended: bool) -> Seat:
-        taken = await self._resumer.take(ask, tenant)
+    async def _take(self, ask: ResumeAsk, who: Principal, extended: bool) -> Seat:
+        taken = await self._resumer.take(ask, who.tenant)
+        taken.opened.key_id = who.key_id
         if (before := self._sessions.get(ask.session_id)) is not None:
             if before.opened.lease.attachment > taken.opened.lease.attachment:
                 await asyncio.gather(*(link.abandon() for link in taken.opened.links.values()))
@@ -140,6 +159,7 @@ class Hub:
             before.lose()
         self._cancel_grace(ask.session_id)
         metrics.TAKEOVERS.labels("taken").inc()
+        metrics.RESUME_GAPS.inc(taken.gap)
         live, view = self._enliven(taken.opened, taken.conversation)
         live.actor.put(taken.resume)
         return self._seat(live, view, extended, taken)
@@ -148,9 +168,9 @@ class Hub:
         if not taking.cancelled() and taking.exception() is None:
             self.leave(taking.result())
 
-    def begin(self, opened: Opened, *, extended: bool) -> Seat:
-        """A new session starts to live."""
-        conversation = Conversation(opened.session_id, self.session_config(), self.graph, self.limits)
+    def begin(self, opened: Opened, config: SessionConfig | None = None, *, extended: bool) -> Seat:
+        """A new session starts to live, with the configuration that it was opened with."""
+        conversation = Conversation(opened.session_id, config or self.configured(None), self.graph, self.limits)
         live, view = self._enliven(opened, conversation)
         live.actor.put(commands.Start())
         return self._seat(live, view, extended, None)
@@ -176,7 +196,6 @@ class Hub:
         session = LiveSession(opened, actor, self._opener, places, self._tenure)
         self._sessions[opened.session_id] = session
         self._idle.clear()
-        metrics.SESSIONS.set(len(self._sessions))
         if self.draining:
             actor.put(commands.Drain())
         session.start(self._ended)
@@ -235,7 +254,6 @@ class Hub:
         finally:
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
-            metrics.SESSIONS.set(len(self._sessions))
             self._settle_idle()
 
     def _settle_idle(self) -> None:
@@ -272,9 +290,13 @@ class Hub:
                 if await self._store.registry.mute_ms():
                     await self._record_again()
                 await self._renew()
+                metrics.STORE_REACHABLE.set(1)
             except StoreError as failure:
+                metrics.STORE_REACHABLE.set(0)
                 log.warning("beat not taken", why=type(failure).__name__)
                 self._tenure.unanswered(asked_at)
+            with contextlib.suppress(StoreError):
+                await self._end_revoked()
 
     async def _renew(self) -> None:
         """Ask for every lease: who is lost falls silent, who was idle for too long is told so and ends."""
@@ -289,6 +311,7 @@ class Hub:
         for session in held:
             session_id = session.opened.session_id
             if (reason := renewed.lost.get(session_id)) is not None:
+                metrics.FENCED.labels("beat").inc()
                 session.lose(reason)
             elif session_id in renewed.idle:
                 metrics.IDLE_SESSIONS.inc()
@@ -297,6 +320,13 @@ class Hub:
         for session in held:
             if session.opened.session_id in renewed.forgotten and not session.actor.ended:
                 await self._tell_again(session)
+
+    async def _end_revoked(self) -> None:
+        """A key that leaked is revoked: what was begun with it is over, too. One that only expired opens nothing new."""
+        revoked = await self.gate.revoked(session.opened.key_id for session in self._sessions.values())
+        for session in list(self._sessions.values()) if revoked else ():
+            if session.opened.key_id in revoked:
+                session.actor.end(1008, "api_key_revoked")
 
     async def _record_again(self) -> None:
         """The store was away, perhaps with all it knew. Sessions that it forgot must be known again before anything is reaped."""
@@ -355,14 +385,6 @@ class Seat:
 
     def durability(self, durable: bool) -> str:
         return extension.durability(self._view, durable) if self.extended else ""
-
-
-def _turn_detection(profile: Profile) -> TurnDetection | None:
-    defaults = profile.session.turn_detection
-    if defaults is None:
-        return None
-    values = defaults.model_dump(exclude={"type"})
-    return ServerVad(**values) if defaults.type == "server_vad" else SemanticVad(**values)
 
 
 __all__ = ["ClientGone", "Hub", "Seat"]

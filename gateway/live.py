@@ -16,7 +16,7 @@ from .actor import Actor
 from .conversation import events
 from .ending import LOST, Ending
 from .opening import Opened, Opener
-from .outbound import Outbound
+from .outbound import Frame, Outbound
 from .places import Places
 from .tenure import Tenure
 
@@ -25,6 +25,8 @@ Write = Callable[[str], Awaitable[None]]
 DETACHED = Ending(1006, "client_disconnected")
 OVERFLOWED = Ending(1013, "output_overflow")
 SERVICE_RESTART = 1012
+LEAST_GAP_S = 0.01
+"""A shorter silence is nobody's to hear."""
 
 
 class ClientGone(Exception):
@@ -84,6 +86,7 @@ class LiveSession:
             await asyncio.gather(writing, broken_off, return_exceptions=True)
             self.actor.detach(outbound)
         if outbound.overflowed:
+            metrics.OVERFLOWS.inc()
             return OVERFLOWED
         if outbound.left or (not writing.cancelled() and isinstance(writing.exception(), ClientGone)):
             return DETACHED
@@ -105,7 +108,7 @@ class LiveSession:
             await write(frame.text)
             metrics.server_events(frame.kind).inc()
             if frame.at:
-                _observe(outbound, frame.kind, frame.is_sound, time.perf_counter() - frame.at)
+                _observe(outbound, frame, time.perf_counter())
 
     async def _may_write(self) -> bool:
         if not self._tenure.holds():
@@ -129,11 +132,13 @@ class LiveSession:
         return True
 
 
-def _observe(outbound: Outbound, kind: str, is_audio: bool, seconds: float) -> None:
-    if is_audio:
-        metrics.TO_CLIENT.observe(seconds)
+def _observe(outbound: Outbound, frame: Frame, now: float) -> None:
+    if frame.is_sound:
+        metrics.TO_CLIENT.observe(now - frame.at)
+        if (gap := outbound.gap_before(frame, now)) > LEAST_GAP_S:
+            metrics.PLAYBACK_GAPS.observe(gap)
         if outbound.turn_ended_at:
-            metrics.FIRST_AUDIO_SECONDS.observe(time.perf_counter() - outbound.turn_ended_at)
+            metrics.FIRST_AUDIO_SECONDS.observe(now - outbound.turn_ended_at)
             outbound.turn_ended_at = 0.0
-    elif kind == events.SpeechStarted.__name__:
-        metrics.BARGE_IN_SECONDS.observe(seconds)
+    elif frame.kind == events.SpeechStarted.__name__:
+        metrics.BARGE_IN_SECONDS.observe(now - frame.at)

@@ -18,6 +18,7 @@ from session_store.errors import AtCapacity, ReservationLost, StagesUnavailable,
 from session_store.tokens import digest, new_token
 
 from . import metrics, translate
+from .access.principal import Principal
 from .conversation.config import SessionConfig
 from .conversation.effects import Replace
 from .conversation.errors import Refusal
@@ -25,6 +26,7 @@ from .conversation.policy import stage_config_json
 from .conversation.recap import Recap
 from .graph import Graph
 from .pool import StagePool
+from .queueing import Queueing
 from .settings import Settings
 from .stages import CONTRACT_VERSION, StageLink, StageRefused
 
@@ -59,6 +61,8 @@ class Opened:
     token: str = field(repr=False)
     """What the client may resume with; the store has its digest."""
     moved: bool = False
+    key_id: str = ""
+    """Of the key it was opened or resumed with last."""
 
     def take_moved(self) -> dict[str, Placement] | None:
         """The placements, if they changed since they were last written."""
@@ -80,7 +84,7 @@ class Opener:
         self._profile, self._gateway_id, self._settings = profile, gateway_id, settings
         self._working: set[asyncio.Task[None]] = set()
 
-    async def open(self, tenant: str, config: SessionConfig) -> Opened:
+    async def open(self, who: Principal, config: SessionConfig) -> Opened:
         """Reserve, open all stages at once, create the record, confirm. Raises OpenRefused and leaves nothing behind.
 
         The registry may still name a replica that died a moment ago: then another is tried.
@@ -88,19 +92,21 @@ class Opener:
         avoid, ends = set[str](), time.monotonic() + self._settings.open_timeout_ms / 1000
         while True:
             try:
-                return await self._open_once(tenant, config, avoid)
+                return await self._open_once(who, config, avoid)
             except OpenRefused as refused:
                 if not refused.replica_id or len(avoid) + 1 >= PLACES_TRIED or time.monotonic() >= ends:
                     raise
                 avoid.add(refused.replica_id)
 
-    async def _open_once(self, tenant: str, config: SessionConfig, avoid: Collection[str]) -> Opened:
+    async def _open_once(self, who: Principal, config: SessionConfig, avoid: Collection[str]) -> Opened:
         """Cancelled, it gives back what it took: what is on its way to a stage cannot be called back, so it is let arrive first."""
         started = time.perf_counter()
         session_id, holder_id, token = f"sess_{uuid.uuid4().hex}", uuid.uuid4().hex, new_token()
-        placements = (await self._reserve(session_id, tenant, avoid)).placements
+        placements = (await self._reserve(session_id, who, avoid)).placements
         attachment = max(placement.placement for placement in placements.values())
-        opened = Opened(session_id, tenant, Lease(session_id, attachment, holder_id), attachment, {}, placements, token)
+        opened = Opened(
+            session_id, who.tenant, Lease(session_id, attachment, holder_id), attachment, {}, placements, token, key_id=who.key_id
+        )
         opening = self._in_background(self._open_reserved(opened, config))
         try:
             await asyncio.shield(opening)
@@ -212,10 +218,21 @@ class Opener:
     def link(self, opened: Opened, stage: str, base: int) -> StageLink:
         return StageLink(stage, self._pool.replica(opened.placements[stage].address), opened.authority(stage), base)
 
-    async def _reserve(self, session_id: str, tenant: str, avoid: Collection[str]) -> Reserved:
-        limit, wait_ms = self._settings.tenant_max_sessions, self._settings.queue_wait_ms
+    async def _reserve(self, session_id: str, who: Principal, avoid: Collection[str]) -> Reserved:
+        settings = self._settings
         try:
-            return await self._store.admission.reserve(session_id, tenant, self._graph.stages, limit, avoid=avoid, wait_ms=wait_ms)
+            with Queueing() as queueing:
+                return await self._store.admission.reserve(
+                    session_id,
+                    who.tenant,
+                    self._graph.stages,
+                    who.tenant_max_sessions or settings.tenant_max_sessions,
+                    api_key=who.key_id,
+                    api_key_limit=who.max_sessions or settings.key_max_sessions,
+                    avoid=avoid,
+                    wait_ms=settings.queue_wait_ms,
+                    on_position=queueing.position,
+                )
         except (AtCapacity, TenantLimit) as full:
             raise OpenRefused(_refusal(full), full.retry_after_ms) from full
         except StoreError as failure:
@@ -271,6 +288,7 @@ class Opener:
             await self._store.admission.release(session_id, freed if links else None)
             for name in set(names) - set(freed):
                 log.error("slot not confirmed free", session=session_id, stage=name)
+                metrics.QUARANTINED.labels(name).inc()
                 await self._store.admission.quarantine(session_id, name)
         except StoreError as failure:
             log.warning("slots not released", session=session_id, why=type(failure).__name__)

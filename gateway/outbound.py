@@ -18,6 +18,8 @@ class Frame(NamedTuple):
     """What leaves in its place when it is muted, for clients that count; empty: nothing."""
     is_stand_in: bool = False
     """It leaves in the place of muted sound, once the response's end is settled."""
+    plays_s: float = 0.0
+    """Length of its sound."""
 
     @property
     def is_sound(self) -> bool:
@@ -41,6 +43,7 @@ class Outbound:
         self.left = False
         """The client is gone: nothing need be written any more."""
         self.turn_ended_at = 0.0
+        self._playing, self._plays_until = "", 0.0
         self.broken_off = asyncio.Event()
         """Nothing more is to be written, not even what is queued or half on its way."""
 
@@ -80,6 +83,7 @@ class Outbound:
         replay the sound.
         """
         self._muted.add(response_id)
+        self._plays_until = 0.0
         if any(frame.response_id == response_id for frame in self._frames):
             told = (_stand_in(frame) if frame.response_id == response_id else frame for frame in self._frames)
             self._frames = deque(frame for frame in told if frame.text)
@@ -105,8 +109,24 @@ class Outbound:
         self._bytes -= len(frame.text)
         return frame
 
+    def gap_before(self, frame: Frame, now: float) -> float:
+        """Sound was written: seconds for which the client had nothing left of the same reply to play, or less than 0. The network apart."""
+        gap = now - self._plays_until if frame.response_id == self._playing else 0.0
+        self._playing, self._plays_until = frame.response_id, max(now, self._plays_until) + frame.plays_s
+        return gap
+
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Characters of all frames, which are bytes as long as nobody speaks of anything but ASCII."""
+        return self._bytes
+
+    @property
+    def fullness(self) -> float:
+        """Of the bound: 1.0 is where the next piece of sound ends the connection."""
+        return self._bytes / self._max
 
 
 def _stand_in(frame: Frame) -> Frame:

@@ -83,7 +83,7 @@ class Places:
     # a stage that is lost
 
     async def _replace(self, effect: Replace, lost: StageLink | None) -> None:
-        stage = effect.stage
+        stage, started = effect.stage, time.perf_counter()
         if lost is not None:
             await lost.abandon()
         try:
@@ -94,6 +94,7 @@ class Places:
             self._actor.put(commands.StageGone(stage))
             return
         metrics.REPLACEMENTS.labels(stage, "placed").inc()
+        metrics.REPLACE_SECONDS.observe(time.perf_counter() - started)
 
     async def _place_in_time(self, effect: Replace, wait_s: float) -> None:
         """The process may be on its way back: while no replica has a place it is looked for again, ever less often. One that lives and

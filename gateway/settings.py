@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from session_store.secret_files import SecretFiles
+
+from .access.addresses import Proxies
+from .access.origins import Origins
 from .conversation.limits import Limits
 from .graph import DialogOptions, Profile
 from .pool import Tls
@@ -18,15 +22,48 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PARLEY_", extra="ignore")
 
     http_bind: str = "127.0.0.1:8080"
+    metrics_bind: str = ""
+    """Another address for /metrics and /health; /metrics is then there alone. Empty: with everything else."""
+    http_tls_certificate: Path | None = None
+    """PEM chain shown to clients; with http_tls_key, http_bind speaks TLS and nothing else."""
+    http_tls_key: Path | None = None
+    http_tls_reload_s: float = Field(30.0, gt=0)
+    """How often these two files are looked at for a renewed certificate."""
     advertise: str = ""
     """Address that other gateways and operators see; empty: http_bind."""
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """Perhaps with a password. Or PARLEY_REDIS_URL_FILE, a file that holds it."""
     profile: Path = Path("profiles/embedded.yaml")
     ready_file: Path | None = None
     log_level: str = "INFO"
     api_keys: SecretStr = SecretStr("")
-    """Comma-separated keys; empty lets everybody in."""
+    """Comma-separated keys, for development. Or PARLEY_API_KEYS_FILE. Without keys of any kind everybody is let in."""
+    keys_file: Path | None = None
+    """YAML or JSON list of hashed keys: see docs/security.md. Read again whenever it changes."""
+    keys_in_redis: bool = False
+    """Keys are also looked for in the store."""
+    keys_cache_ms: int = Field(5000, ge=0)
+    """A key from the store is believed for so long without being asked about again."""
     tenant_max_sessions: int = Field(1000, ge=1)
+    key_max_sessions: int = Field(1000, ge=1)
+    """At once, opened with one key."""
+    opens_per_minute: int = Field(600, ge=1)
+    """Sessions that one key may ask for within any minute, at all gateways together."""
+    client_secrets_per_minute: int = Field(60, ge=1)
+    """Client secrets that one key may make within any minute, at all gateways together."""
+    failed_auth_per_minute: int = Field(60, ge=1)
+    """Refused keys from one address (IPv6: one /64) within any minute, at this gateway; then nobody from there is let in."""
+    client_secret_s: int = Field(600, ge=10)
+    """A client secret lives so long unless its maker says otherwise."""
+    max_client_secret_s: int = Field(7200, ge=10)
+    allowed_origins: str = ""
+    """Comma-separated origins of web pages that may connect; `*`: any; empty: only pages from the host that is asked."""
+    trusted_proxies: str = ""
+    """Comma-separated addresses and networks whose X-Forwarded-For is believed."""
+    max_body_bytes: int = Field(256 * 1024, ge=1024)
+    """Body of an HTTP request."""
+    body_timeout_ms: int = Field(5000, ge=1)
+    """From the head of an HTTP request to the end of its body."""
 
     max_event_bytes: int = Field(15 * MIB, ge=1024)
     max_frame_bytes: int = Field(20 * MIB, ge=2048)
@@ -80,6 +117,40 @@ class Settings(BaseSettings):
     tls_ca: Path | None = None
     tls_server_name: str = ""
     """Name in the stages' certificates; empty: the address that is dialled."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What the caller says, then files that hold secrets, then the environment."""
+        return init_settings, SecretFiles(settings_cls), env_settings
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _are_origins(cls, allowed: str) -> str:
+        Origins(allowed)
+        return allowed
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, trusted: str) -> str:
+        Proxies(trusted)
+        return trusted
+
+    def http_tls(self) -> tuple[Path, Path] | None:
+        """(certificate, key), or None for plain HTTP. Raises ValueError when only one of them is named."""
+        files = (self.http_tls_certificate, self.http_tls_key)
+        if files == (None, None):
+            return None
+        certificate, key = files
+        if certificate is None or key is None:
+            raise ValueError("TLS needs http_tls_certificate and http_tls_key")
+        return certificate, key
 
     def tls(self) -> Tls | None:
         """Raises ValueError when only some of the three files are named, OSError when one cannot be read."""

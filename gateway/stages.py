@@ -280,8 +280,7 @@ class StageLink:
         metrics.STAGE_ERRORS.labels(self.stage, pb.StageError.Code.Name(error.code)).inc()
         log.warning("stage error", stage=self.stage, session=self.authority.session_id, code=pb.StageError.Code.Name(error.code))
         if error.code == pb.StageError.CODE_STALE_AUTHORITY:
-            self._closing = True
-            self._stale()
+            self._superseded()
         elif error.session_ended and not self._closing:
             self.refused = True
             self.lost(error.message)
@@ -355,8 +354,12 @@ class StageLink:
 
     def _refused_again(self, error: pb.StageError) -> None:
         if error.code == pb.StageError.CODE_STALE_AUTHORITY:
-            self._closing = True
-            self._stale()
+            self._superseded()
+
+    def _superseded(self) -> None:
+        metrics.FENCED.labels("stage").inc()
+        self._closing = True
+        self._stale()
 
     def _attach_message(self) -> pb.ToStage:
         attach = pb.Attach(stage=self.stage, contract_version=CONTRACT_VERSION, consumed=self._received)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from session_store.admission import Quarantined, Reserved
+from session_store.api_keys import ApiKey
+from session_store.client_secrets import ClientSecret
 from session_store.commit import Commit, Committed
 from session_store.errors import (
     AtCapacity,
     InvalidToken,
+    KeyTaken,
     LeaseForgotten,
     LimitExceeded,
     NoCheckpoint,
@@ -33,12 +36,15 @@ from session_store.store import Store
 from session_store.takeover import Reaped, TakenOver
 
 __all__ = [
+    "ApiKey",
     "AtCapacity",
+    "ClientSecret",
     "Commit",
     "Committed",
     "Entry",
     "Gateway",
     "InvalidToken",
+    "KeyTaken",
     "Lease",
     "LeaseForgotten",
     "LimitExceeded",

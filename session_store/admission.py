@@ -47,6 +47,8 @@ class Admission:
         stages: Sequence[str],
         tenant_limit: int = 0,
         *,
+        api_key: str = "",
+        api_key_limit: int = 0,
         avoid: Collection[str] = (),
         seed: int | None = None,
         wait_ms: int = 0,
@@ -54,12 +56,13 @@ class Admission:
     ) -> Reserved:
         """Takes a slot on the least loaded live replica of each stage that is not draining and has KV left.
 
-        A repeat answers the same placements and takes nothing more. `tenant_limit` is the most sessions of the tenant (0: no limit).
+        A repeat answers the same placements and takes nothing more. `tenant_limit` is the most sessions of the tenant (0: no limit),
+        `api_key_limit` of those that were opened with the key of this id.
         Replicas in `avoid` are not chosen; a stage that the session has on one of them is placed anew and the old slot quarantined.
         Ties are broken by `seed` (random when None).
 
         Who finds no slot waits up to `wait_ms`, first come, first served among those who want the same stages; only those whose tenant
-        has enough are passed over. `on_position` hears the place in the queue (from 1) again and again. Who does not wait goes after
+        or key has enough are passed over. `on_position` hears the place in the queue (from 1) again and again. Who does not wait goes after
         all who do, but a session that has slots already goes before them. Raises AtCapacity, StagesUnavailable (at once) or
         TenantLimit, and then nothing was taken. Cancelled, it takes nothing and waits no more: one caller a session.
         """
@@ -68,15 +71,16 @@ class Admission:
             raise ValueError("a session has at least one stage")
         names = msgspec.json.encode(wanted).decode()
         seed = random.getrandbits(31) if seed is None else seed
+        key = (check_id(api_key) if api_key else "", api_key_limit)
         asked = (check_id(session_id), check_id(tenant), tenant_limit, seed, names, msgspec.json.encode(sorted(avoid)).decode())
-        call = asyncio.ensure_future(self._pool.run("reserve", *asked, wait_ms))
+        call = asyncio.ensure_future(self._pool.run("reserve", *asked, wait_ms, *key))
         try:
             while (answer := await asyncio.shield(call))[0] == b"wait":
                 position, left_ms = int(answer[2]), int(answer[3])
                 if on_position is not None:
                     on_position(position)
                 await asyncio.sleep(self._pause_s(position, left_ms))
-                call = asyncio.ensure_future(self._pool.run("reserve", *asked, 0))
+                call = asyncio.ensure_future(self._pool.run("reserve", *asked, 0, *key))
         except StoreError:
             raise
         except BaseException:

@@ -99,11 +99,19 @@ class StagesUnavailable(StoreError):
 
 
 class TenantLimit(StoreError):
-    """The tenant has as many sessions as it may. `retry_after_ms` is a hint."""
+    """The tenant, or the key, has as many sessions as it may. `retry_after_ms` is a hint."""
 
     def __init__(self, retry_after_ms: int) -> None:
         super().__init__("the tenant is at its limit")
         self.retry_after_ms = retry_after_ms
+
+
+class KeyTaken(StoreError):
+    """Another API key has the same text. `key_id` is that key's."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"key {key_id} has the same text")
+        self.key_id = key_id
 
 
 class ReservationLost(StoreError):

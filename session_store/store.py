@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from session_store.admission import Admission
+from session_store.api_keys import ApiKeys
+from session_store.client_secrets import ClientSecrets
 from session_store.committer import Committer
 from session_store.connection import Connection
 from session_store.pool import Pool
+from session_store.rates import Rates
 from session_store.records import Records
 from session_store.registry import Registry
 from session_store.settings import StoreSettings
 
 
 class Store:
-    """`registry` knows who is there, `admission` who has which slot, `records` who holds which session and what it said."""
+    """`registry` knows who is there, `admission` who has which slot, `records` who holds which session and what it said.
+
+    `api_keys` knows who may come in, `client_secrets` whom they let in for a while, `rates` how often something happened.
+    """
 
     def __init__(self, connection: Connection, settings: StoreSettings) -> None:
         self.settings = settings
@@ -22,6 +28,9 @@ class Store:
         self.registry = Registry(connection, pool, settings)
         self.admission = Admission(pool, settings)
         self.records = Records(connection, self._committer, pool, settings)
+        self.api_keys = ApiKeys(connection)
+        self.client_secrets = ClientSecrets(connection)
+        self.rates = Rates(connection)
 
     @classmethod
     async def open(cls, url: str, settings: StoreSettings | None = None) -> Store:

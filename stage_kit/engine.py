@@ -102,6 +102,8 @@ class Append(msgspec.Struct):
     start_ms: int = 0
     """Where that audio starts on the input timeline (client samples, before resampling)."""
     end_ms: int = 0
+    arrived: float = 0.0
+    """Monotonic second at which it came to the service; 0.0: it did not come by the kit."""
 
 
 class Engine(ABC):
@@ -148,6 +150,10 @@ class Engine(ABC):
 
     def due(self, slot: Slot) -> float | None:
         """Monotonic second at which `ready` should be asked again; None: not before something happens."""
+        return None
+
+    def kv_pages(self) -> tuple[int, int] | None:
+        """Pages of its KV cache that sessions hold, and all of them. From any thread; None: it has none, or none yet."""
         return None
 
     def step(self, slots: list[Slot]) -> None:

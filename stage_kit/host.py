@@ -35,7 +35,7 @@ class Host:
         self.engine = engine
         self.card = engine.card
         self.settings = settings
-        self.metrics = StageMetrics(metrics, self.card.stage)
+        self.metrics = StageMetrics(metrics, self.card)
         self.outbox = Outbox(asyncio.get_running_loop())
         self.receipts = Receipts(settings.accepted_interval_ms)
         self.runner: Runner = (
@@ -49,12 +49,7 @@ class Host:
         self._closing: set[Session] = set()
         self._unclosable: set[Session] = set()
         self._log = logger(stage=self.card.stage)
-        self.metrics.observe(
-            self.card.slots,
-            sessions=lambda: len(self),
-            kept_bytes=lambda: sum(session.outputs.kept_bytes for session in self._sessions.values()),
-            pending_bytes=lambda: sum(session.pending.bytes for session in self._sessions.values()),
-        )
+        self._show()
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._closing)
@@ -209,6 +204,23 @@ class Host:
         self.close(session, "engine failed")
 
     # ---- inside
+
+    def _show(self) -> None:
+        """What operators see of it. Counted over a copy: the scraper has a thread of its own."""
+        card = self.card
+        self.metrics.observe(
+            sessions=lambda: len(self),
+            detached=lambda: sum(session.stream is None for session in list(self._sessions.values())),
+            unclosable=lambda: len(self._unclosable),
+            draining=lambda: self.draining,
+            engine_age=lambda: self.runner.age_ms() / 1000,
+            kept_bytes=lambda: sum(session.outputs.kept_bytes for session in list(self._sessions.values())),
+            pending_bytes=lambda: sum(session.pending.bytes for session in list(self._sessions.values())),
+        )
+        if card.kv_bytes:
+            self.metrics.observe(kv_reserved=lambda: len(self) * card.kv_bytes_per_session)
+        if isinstance(self.engine, Engine) and type(self.engine).kv_pages is not Engine.kv_pages:
+            self.metrics.observe_pages(self.engine.kv_pages)
 
     def _obey(self, stream: Stream, message: stage_pb2.ToStage) -> None:
         command, who = message.WhichOneof("command"), Authority.of(message.authority)

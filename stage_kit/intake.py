@@ -56,7 +56,7 @@ class Intake:
         """What the engine receives for one append: itself, and before a commit whatever audio the filter still holds back of its span."""
         message = item.append
         payload = message.payload if message.HasField("payload") else None
-        append = Append(message.edge, message.position, item.label, message.last, payload)
+        append = Append(message.edge, message.position, item.label, message.last, payload, arrived=item.arrived)
         kind = payload.WhichOneof("value") if payload is not None else None
         if payload is not None and kind == "audio" and self._source is not None:
             audio_in = self._edges.get(message.edge)

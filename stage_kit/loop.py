@@ -193,6 +193,8 @@ class EngineLoop:
     def _receive(self) -> bool:
         more = False
         for session in list(self._sessions):
+            if not session.pending and not session.pending.turned_back:
+                continue
             for _ in range(self._settings.receive_burst_count):
                 if session not in self._sessions or not session.slot.has_room():
                     break
@@ -213,6 +215,7 @@ class EngineLoop:
     def _take(self, session: Session, item: Waiting) -> None:
         slot, label = session.slot, item.label
         slot.working = label
+        slot.asked(label, item.arrived)
         try:
             if session.intake.enters(item.append.input_generation):
                 self._engine.cleared(slot)

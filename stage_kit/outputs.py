@@ -34,6 +34,9 @@ class Output(msgspec.Struct):
     position: int = 0
     made_at: float = 0.0
     """Monotonic second at which it reached the event loop."""
+    since: float = 0.0
+    """Monotonic second from which its making is measured: of a unit's receipt when the unit was complete, of a response's first output when
+    the response's first append came; 0.0: not measured."""
 
     def below(self, epoch: int) -> bool:
         """True when a stage at this epoch must not send it. What is of the input, without a response, is never cancelled."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from prometheus_client import Gauge
+
 from stage_kit.host import Host
 from stage_kit.logs import describe, logger
 
@@ -19,13 +21,17 @@ _PAST_ANY_SEQ = 2**53
 class Registration:
     """Keeps the registry right as long as `run` runs; a store that is away is tried again at every beat."""
 
-    def __init__(self, url: str, service: str, replica_id: str, address: str, hosts: Mapping[str, Host], period_s: float) -> None:
+    def __init__(
+        self, url: str, service: str, replica_id: str, address: str, hosts: Mapping[str, Host], period_s: float, registered: Gauge
+    ) -> None:
+        """`registered`: shows whether the last beat was taken."""
         self._url = url
         self._service = service
         self._replica_id = replica_id
         self._address = address
         self._hosts = hosts
         self._period_s = period_s
+        self._registered = registered
         self._store: Store | None = None
         self._reachable = True
         self._log = logger(replica_id=replica_id)
@@ -60,10 +66,12 @@ class Registration:
             if self._reachable:
                 self._log.warning("registry unreachable", error=describe(error))
             self._reachable = False
+            self._registered.set(0)
             return
         if not self._reachable:
             self._log.info("registry reachable again")
         self._reachable = True
+        self._registered.set(1)
         for orphan in orphans:
             self._hosts[orphan.stage].free(orphan.session_id, "orphan")
 

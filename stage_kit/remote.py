@@ -71,6 +71,7 @@ class RemoteLoop:
             if item.stale(slot.epoch, session.input_generation) or slot.has_failed(item.label):
                 continue
             session.intake.configure(item.append.config_generation)
+            slot.asked(item.label, item.arrived)
             work = works.setdefault(item.label.response_id, _Work(item.label, deque()))
             work.queue.extend(session.intake.take(item))
             if work.task is None:

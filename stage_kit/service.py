@@ -14,6 +14,7 @@ from typing import Any
 import uvloop
 from parley_stage.v1 import stage_pb2_grpc
 
+from session_store.loop_lag import watch_loop
 from stage_kit import logs
 from stage_kit.engine import Engine, RemoteEngine
 from stage_kit.health import Health
@@ -38,6 +39,7 @@ class Service:
         self.settings = settings
         self.replica_id = f"{service}-{secrets.token_hex(6)}"
         self.metrics = Metrics()
+        self.metrics.runs(service)
         self.health = Health()
         self.hosts = {engine.card.stage: Host(engine, settings, self.metrics) for engine in engines}
         if len(self.hosts) != len(engines):
@@ -60,13 +62,14 @@ class Service:
         await self.health.set(startup=False, ready=False, live=True)
         await asyncio.gather(*(host.runner.start() for host in self.hosts.values()))
         await self._server.start()
-        if self.settings.redis_url:
+        if redis_url := self.settings.redis_url.get_secret_value():
             advertised = self.settings.advertise or self.address
             self._registration = Registration(
-                self.settings.redis_url, self.service, self.replica_id, advertised, self.hosts, self.settings.heartbeat_s
+                redis_url, self.service, self.replica_id, advertised, self.hosts, self.settings.heartbeat_s, self.metrics.registered
             )
             self._keep(self._registration.run())
         self._keep(self._tidy())
+        self._keep(watch_loop(self.metrics.loop_lag.observe))
         for host in self.hosts.values():
             if isinstance(host.runner, EngineLoop) and host.runner.died is not None:
                 host.runner.died.add_done_callback(self._engine_died)

@@ -255,6 +255,8 @@ class Session:
             self.slot.freed(output.size)
             return
         output.made_at = time.monotonic()
+        if output.since:
+            self.host.metrics.took(output, output.made_at - output.since)
         self.outputs.add(output)
         if self.stream is not None:
             self.stream.wake()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from session_store.secret_files import SecretFiles
 
 
 class Settings(BaseSettings):
@@ -19,8 +21,8 @@ class Settings(BaseSettings):
     """Address that gateways dial; empty: the bound one."""
     http_bind: str = "127.0.0.1:0"
     """Address of /metrics and /health."""
-    redis_url: str = ""
-    """unix:///path or redis://; empty: the service runs unregistered."""
+    redis_url: SecretStr = SecretStr("")
+    """unix:///path or redis://, perhaps with a password; empty: the service runs unregistered. Or PARLEY_REDIS_URL_FILE."""
     models: Path | None = None
     """Folder of the converted models."""
     ready_file: Path | None = None
@@ -75,3 +77,15 @@ class Settings(BaseSettings):
     """Period of HTTP/2 pings; peers may ping twice as often."""
     keepalive_timeout_ms: int = Field(3_000, gt=0)
     """A ping unanswered for so long ends the connection."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What the caller says, then files that hold secrets, then the environment."""
+        return init_settings, SecretFiles(settings_cls), env_settings

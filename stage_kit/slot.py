@@ -46,6 +46,8 @@ class Slot:
         self._ended: Label | None = None
         self._failed: Label | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._asked = NO_LABEL
+        self._asked_at = 0.0
 
     def __repr__(self) -> str:
         return f"Slot({self.session_id!r}, epoch={self.epoch})"
@@ -85,9 +87,15 @@ class Slot:
         decision = stage_pb2.Decision(kind=name, t_ms=t_ms, decided_at_ms=decided_at_ms, score=score, reason=reason)
         self.emit(stage_pb2.Payload(decision=decision), label)
 
-    def unit_done(self, unit: int, consumed_ms: int, label: Label = NO_LABEL) -> None:
-        """Receipt of a native unit; leaves after all that was emitted before it. `consumed_ms` excludes padding."""
-        self._send(Output(label, unit=stage_pb2.UnitDone(unit=unit, consumed_ms=consumed_ms)))
+    def unit_done(self, unit: int, consumed_ms: int, label: Label = NO_LABEL, *, complete_at: float = 0.0) -> None:
+        """Receipt of a native unit; leaves after all that was emitted before it. `consumed_ms` excludes padding. `complete_at`: monotonic
+        second at which its last append came (`Append.arrived`); 0.0: its lag is not measured."""
+        self._send(Output(label, unit=stage_pb2.UnitDone(unit=unit, consumed_ms=consumed_ms), since=complete_at))
+
+    def asked(self, label: Label, at: float) -> None:
+        """An append of a response, come at this monotonic second, is to be worked on (the kit's own call)."""
+        if label.response_id and label != self._asked:
+            self._asked, self._asked_at = label, at
 
     def fail(self, label: Label, message: str, *, code: int = stage_pb2.StageError.CODE_ENGINE_FAILED, param: str = "") -> None:
         """Ends this label's work here: `last` with Finish(FAILED). `message` is one line without text, audio or secrets."""
@@ -143,6 +151,8 @@ class Slot:
                     output.label, "outputs were not read in time", stage_pb2.StageError.CODE_LIMIT_EXCEEDED, "kept_output_bytes"
                 )
                 output = Output(output.label, None, True, error)
+            if self._asked_at and output.label == self._asked and output.unit is None:
+                output.since, self._asked_at = self._asked_at, 0.0
             self._made += output.size
             if output.last:
                 self._ended = output.label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from session_store.secret_files import read_secret
 
 OWN_FIELDS = ("model", "messages", "stream", "max_tokens", "temperature")
 
@@ -38,7 +40,7 @@ class RemoteChatSettings(BaseSettings):
     """Of the service's API, such as http://127.0.0.1:8000/v1; empty: each profile names its own."""
     model: str = ""
     api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key; an unset one means that the service needs none."""
+    """Name of the environment variable that holds the key, or with `_FILE` behind it names its file; unset: the service needs none."""
     temperature: float | None = Field(None, ge=0, le=2)
     extra_body: dict[str, Any] = {}
     """Further fields of the request, JSON."""
@@ -93,8 +95,11 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.base_url.rstrip('/')}/chat/completions"
 
     def headers(self) -> dict[str, str]:
-        """Read at each request, so that a rotated key counts."""
-        key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        """Read at each request, so that a rotated key counts. A file that cannot be read holds none, and the service says so."""
+        key = ""
+        if self.api_key_env:
+            with contextlib.suppress(ValueError):
+                key = read_secret(self.api_key_env)
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 

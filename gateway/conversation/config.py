@@ -30,6 +30,9 @@ class AudioFormat(Quiet, frozen=True):
     def milliseconds(self, samples: int) -> int:
         return samples * 1000 // self.rate
 
+    def seconds(self, data: bytes) -> float:
+        return len(data) / (self.sample_bytes * self.rate)
+
     def silence(self, samples: int) -> bytes:
         return _SILENCE[self.encoding] * (samples * self.sample_bytes)
 

@@ -64,6 +64,11 @@ ERRORS: dict[str, ErrorKind] = {
     "internal_error": ErrorKind("server_error", "Something failed in the gateway."),
     # what ends or refuses a connection
     "invalid_api_key": ErrorKind(_BAD, "The API key is missing or not valid."),
+    "api_key_revoked": ErrorKind(_BAD, "The API key was revoked."),
+    "origin_not_allowed": ErrorKind(_BAD, "Pages of this origin may not connect here."),
+    "rate_limit_exceeded": ErrorKind("rate_limit_error", "Too many requests within a minute. Try again in {retry_after_s} s."),
+    "body_too_large": ErrorKind(_BAD, "The body of the request may have {limit} bytes."),
+    "body_timeout": ErrorKind(_BAD, "The body of the request did not come in time."),
     "model_not_found": ErrorKind(_BAD, "There is no model '{model}' here."),
     "unsupported_mode": ErrorKind(_BAD, "Query parameter '{param}' asks for something this server does not offer."),
     "at_capacity": ErrorKind("rate_limit_error", "Every place is taken. Try again in {retry_after_s} s."),

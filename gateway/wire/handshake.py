@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 from gateway.conversation.errors import Refusal
 
 SUBPROTOCOL = "realtime"
+SECRET_PREFIX = "ek_"
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 _BETA_HEADER = "realtime=v1"
@@ -27,8 +27,15 @@ class HandshakePolicy(Struct, frozen=True):
 
     models: tuple[str, ...]
     """Model names that select the profile: its own and its aliases. The first is taken when the client names none."""
-    key_digests: frozenset[str] = frozenset()
-    """SHA-256 hex digests of accepted API keys; empty means that no key is asked for."""
+
+
+class Credential(Struct, frozen=True):
+    """What a request shows, by its digest only."""
+
+    digest: str
+    """SHA-256 hex of the text."""
+    ephemeral: bool
+    """It looks like a client secret."""
 
 
 class ResumeWish(Struct, frozen=True):
@@ -41,14 +48,12 @@ class ResumeWish(Struct, frozen=True):
 
 
 class Handshake(Struct, frozen=True):
-    """An upgrade that may go on to admission. It holds the key's digest only."""
+    """An upgrade that may go on to admission."""
 
     model: str
     dialect: str
     subprotocol: str | None
     """What the response must select: exactly "realtime" when the client offered it."""
-    key_digest: str | None
-    """SHA-256 hex of the client's API key: the tenant's name; None when it gave none."""
     extended: bool = False
     """The client hears extension events (`parley=1`)."""
     awaits_resume: bool = False
@@ -58,12 +63,12 @@ class Handshake(Struct, frozen=True):
 
 
 def decide(query: str, headers: Mapping[str, str], subprotocols: Iterable[str], policy: HandshakePolicy) -> Handshake:
-    """Accepts or raises errors.Refusal (invalid_api_key, beta_api_unsupported, unsupported_mode, model_not_found), in this order.
+    """Accepts or raises errors.Refusal (beta_api_unsupported, unsupported_mode, model_not_found), in this order. Whether the key is good
+    has been asked before.
 
     query: the raw query string. headers: names in lower case. subprotocols: as offered, in order.
     """
     offered = [name.strip() for name in subprotocols]
-    digest = _authenticate(headers, offered, policy)
     _refuse_beta(headers, offered)
     asked = parse_qsl(query, keep_blank_values=True)
     _refuse_modes(asked)
@@ -75,7 +80,6 @@ def decide(query: str, headers: Mapping[str, str], subprotocols: Iterable[str], 
         model=_model(asked, policy),
         dialect="openai_ga",
         subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None,
-        key_digest=digest,
         extended=extended,
         awaits_resume=awaits,
         resume=None if awaits else _resume(resume, values, headers),
@@ -91,19 +95,14 @@ def _resume(session_id: str, values: Mapping[str, str], headers: Mapping[str, st
     return ResumeWish(session_id, token, values.get("last_event_id") or headers.get("parley-last-event-id"))
 
 
+def credential(headers: Mapping[str, str], subprotocols: Iterable[str] = ()) -> Credential | None:
+    """The bearer key, or the one in a subprotocol, as browsers send it. None: there is none, or none that can be one."""
+    key = _bearer(headers.get("authorization", "")) or _offered_key([name.strip() for name in subprotocols])
+    return Credential(digest_key(key), key.startswith(SECRET_PREFIX)) if key else None
+
+
 def digest_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _authenticate(headers: Mapping[str, str], offered: list[str], policy: HandshakePolicy) -> str | None:
-    key = _bearer(headers.get("authorization", "")) or _offered_key(offered)
-    digest = digest_key(key) if key else None
-    if not policy.key_digests:
-        return digest
-    # Every known digest is compared, so that the time taken says nothing.
-    if digest is None or not sum(hmac.compare_digest(digest, known) for known in policy.key_digests):
-        raise Refusal("invalid_api_key")
-    return digest
 
 
 def _bearer(authorization: str) -> str | None:

@@ -11,6 +11,24 @@ from gateway.conversation.errors import ERRORS, Refusal
 
 HTTP_STATUS: dict[str, int] = {
     "invalid_api_key": 401,
+    "origin_not_allowed": 403,
+    "rate_limit_exceeded": 429,
+    "body_too_large": 413,
+    "body_timeout": 408,
+    **dict.fromkeys(
+        (
+            "invalid_json",
+            "missing_field",
+            "invalid_field",
+            "invalid_audio",
+            "limit_exceeded",
+            "nesting_too_deep",
+            "unsupported_value",
+            "native_unsupported",
+            "update_refused",
+        ),
+        400,
+    ),
     "beta_api_unsupported": 400,
     "unsupported_mode": 400,
     "model_not_found": 404,
@@ -23,11 +41,12 @@ HTTP_STATUS: dict[str, int] = {
     "server_draining": 503,
     "internal_error": 500,
 }
-"""Codes that can refuse an upgrade. Any other is a defect and answers as internal_error does."""
+"""Codes that can refuse an upgrade or an HTTP request. Any other is a defect and answers as internal_error does."""
 
 CLOSE_CODES: dict[str, int] = {
     "session_expired": 1000,
     "invalid_api_key": 1008,
+    "api_key_revoked": 1008,
     "session_taken_over": 1008,
     "invalid_resume_token": 1008,
     "session_resume_expired": 1008,
@@ -46,7 +65,7 @@ CLOSE_CODES: dict[str, int] = {
 }
 """1011, 1012 and 1013 make stock clients dial again; 1000 and 1008 do not."""
 
-_RETRIED = ("tenant_limit", "at_capacity", "stages_unavailable", "server_draining")
+_RETRIED = ("rate_limit_exceeded", "tenant_limit", "at_capacity", "stages_unavailable", "server_draining")
 
 
 class HttpRefusal(Struct, frozen=True):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from .keys import keys
 from .make_random import make_random
 from .models import models
+from .probe import probe
+from .sessions import sessions
 from .talk import talk
 from .up import up
 
@@ -19,6 +22,9 @@ app = typer.Typer(
 app.command()(up)
 app.command()(talk)
 app.command()(make_random)
+app.command()(probe)
 app.add_typer(models, name="models")
+app.add_typer(keys, name="keys")
+app.add_typer(sessions, name="sessions")
 
 __all__ = ["app"]

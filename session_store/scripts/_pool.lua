@@ -30,9 +30,12 @@ end
 
 local function forget(session)
   local key = session_key(session)
-  local tenant = redis.call('HGET', key, 'tenant')
-  if tenant then
-    redis.call('ZREM', P .. ':tenant:' .. tenant, session)
+  local owner = redis.call('HMGET', key, 'tenant', 'api_key')
+  if owner[1] then
+    redis.call('ZREM', P .. ':tenant:' .. owner[1], session)
+  end
+  if owner[2] then
+    redis.call('ZREM', P .. ':api_key:' .. owner[2], session)
   end
   redis.call('ZREM', P .. ':sessions', session)
   redis.call('ZREM', P .. ':reservations', session)

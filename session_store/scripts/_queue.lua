@@ -1,6 +1,6 @@
 --@include _pool.lua
 -- Who waits for slots, first come, first served among those who want the same stages. queue:<digest of the stages> holds sessions by
--- arrival in us, waiting holds them by deadline in ms, waiter:<session> says in which queue, for which tenant, and when it asked last.
+-- arrival in us, waiting holds them by deadline in ms, waiter:<session> says in which queue, for whom (a tenant, and perhaps one of its keys), and when it asked last.
 local WAITING = P .. ':waiting'
 
 local function waiter_key(session)
@@ -31,11 +31,12 @@ local function drop_late_waiters(asking)
   end
 end
 
-local function join_queue(session, queue, tenant, tenant_limit, wait_ms)
+local function join_queue(session, queue, owner, wait_ms)
   local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   redis.call('ZADD', queue, int(math.max(NOW_US, tonumber(last[2] or '0') + 1)), session)
   redis.call('ZADD', WAITING, int(NOW + wait_ms), session)
-  redis.call('HSET', waiter_key(session), 'queue', queue, 'tenant', tenant, 'tenant_limit', tenant_limit)
+  redis.call('HSET', waiter_key(session), 'queue', queue, 'tenant', owner.tenant, 'tenant_limit', owner.tenant_limit,
+    'api_key', owner.api_key, 'api_key_limit', owner.api_key_limit)
 end
 
 -- The session's place from 0; one who does not wait comes last.
@@ -43,25 +44,29 @@ local function place(session, queue)
   return redis.call('ZRANK', queue, session) or redis.call('ZCARD', queue)
 end
 
--- How many sessions the tenant may still have.
-local function allowance(tenant, limit)
-  return limit > 0 and limit - redis.call('ZCARD', P .. ':tenant:' .. tenant) or math.huge
+-- How many sessions a tenant (kind 'tenant') or a key (kind 'api_key'; '': nobody's) may still have.
+local function allowance(kind, name, limit)
+  return limit > 0 and name ~= '' and limit - redis.call('ZCARD', P .. ':' .. kind .. ':' .. name) or math.huge
 end
 
--- Who came before and would take a slot: in all, and of the same tenant. Not the dead, and nobody whose tenant has enough without it.
-local function ahead(session, queue, tenant)
-  local all, own, left = 0, 0, {}
+-- Who came before and would take a slot: in all, of the same tenant, and with the same key. Not the dead, and nobody whose tenant or key
+-- has enough without it.
+local function ahead(session, queue, owner)
+  local all, of_tenant, of_key, tenants, keys = 0, 0, 0, {}, {}
   local rank = place(session, queue)
   for _, other in ipairs(rank > 0 and redis.call('ZRANGE', queue, 0, rank - 1) or {}) do
-    local waiter = redis.call('HMGET', waiter_key(other), 'tenant', 'tenant_limit', 'seen_ms')
-    local name, alive = waiter[1], waiter[3] and NOW - tonumber(waiter[3]) <= LIMITS.waiter_ttl_ms
-    if alive then
-      left[name] = left[name] or allowance(name, tonumber(waiter[2]))
-      if left[name] > 0 then
-        left[name] = left[name] - 1
-        all, own = all + 1, own + (name == tenant and 1 or 0)
+    local waiter = redis.call('HMGET', waiter_key(other), 'tenant', 'tenant_limit', 'api_key', 'api_key_limit', 'seen_ms')
+    local tenant, api_key = waiter[1], waiter[3] or ''
+    if waiter[5] and NOW - tonumber(waiter[5]) <= LIMITS.waiter_ttl_ms then
+      tenants[tenant] = tenants[tenant] or allowance('tenant', tenant, tonumber(waiter[2]))
+      keys[api_key] = keys[api_key] or allowance('api_key', api_key, tonumber(waiter[4] or '0'))
+      if tenants[tenant] > 0 and keys[api_key] > 0 then
+        tenants[tenant], keys[api_key] = tenants[tenant] - 1, keys[api_key] - 1
+        all = all + 1
+        of_tenant = of_tenant + (tenant == owner.tenant and 1 or 0)
+        of_key = of_key + (api_key == owner.api_key and 1 or 0)
       end
     end
   end
-  return all, own
+  return all, of_tenant, of_key
 end

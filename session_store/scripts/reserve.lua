@@ -1,14 +1,16 @@
 --@include _queue.lua
--- ARGV: limits, session, tenant, tenant limit (0: none), seed, stages in JSON, replicas to avoid in JSON, ms to wait (0: as begun).
+-- ARGV: limits, session, tenant, tenant limit (0: none), seed, stages in JSON, replicas to avoid in JSON, ms to wait (0: as begun),
+-- id of the key ('': none), key limit (0: none).
 -- A planned stage keeps its replica, unless that is to be avoided: then its slot there is quarantined.
 -- Answers {'ok', stage, replica, address, placement, ...}; or {'missing', stage}, {'full', stage, position}, {'tenant', stage, position};
 -- or {'wait', stage, position, ms left}: ask again. All stages or nothing.
-local session, tenant, tenant_limit, seed, wait_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[8])
+local session, seed, wait_ms = ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[8])
+local owner = {tenant = ARGV[3], tenant_limit = tonumber(ARGV[4]), api_key = ARGV[9] or '', api_key_limit = tonumber(ARGV[10] or '0')}
 local stages, avoided = cjson.decode(ARGV[6]), {}
 for _, replica in ipairs(cjson.decode(ARGV[7])) do
   avoided[replica] = true
 end
-local key, tenant_key, queue = session_key(session), P .. ':tenant:' .. tenant, queue_key(stages)
+local key, tenant_key, queue = session_key(session), P .. ':tenant:' .. owner.tenant, queue_key(stages)
 
 tidy()
 drop_late_waiters(session)
@@ -51,7 +53,8 @@ end
 local function choose()
   local chosen, room, narrow = {}, math.huge, ''
   local known = redis.call('ZSCORE', tenant_key, session)
-  if not known and allowance(tenant, tenant_limit) <= 0 then
+  local may_have = math.min(allowance('tenant', owner.tenant, owner.tenant_limit), allowance('api_key', owner.api_key, owner.api_key_limit))
+  if not known and may_have <= 0 then
     return 'tenant', ''
   end
   for nth, stage in ipairs(stages) do
@@ -71,11 +74,12 @@ local function choose()
   end
   -- A conversation that lost a stage does not queue behind those who have not begun.
   if not known then
-    local all, own = ahead(session, queue, tenant)
+    local all, of_tenant, of_key = ahead(session, queue, owner)
     if all >= room then
       return 'full', narrow
     end
-    if own >= allowance(tenant, tenant_limit) then
+    if of_tenant >= allowance('tenant', owner.tenant, owner.tenant_limit)
+      or of_key >= allowance('api_key', owner.api_key, owner.api_key_limit) then
       return 'tenant', ''
     end
   end
@@ -85,7 +89,7 @@ end
 local function refuse(verdict, stage)
   local deadline = redis.call('ZSCORE', WAITING, session)
   if not deadline and wait_ms > 0 and verdict ~= 'missing' then
-    join_queue(session, queue, tenant, tenant_limit, wait_ms)
+    join_queue(session, queue, owner, wait_ms)
     deadline = NOW + wait_ms
   end
   local position = int(place(session, queue) + 1)
@@ -133,8 +137,13 @@ if verdict then
 end
 leave_queue(session)
 local answer = take(found)
-redis.call('HSET', key, 'tenant', tenant)
+redis.call('HSET', key, 'tenant', owner.tenant)
 redis.call('ZADD', tenant_key, 'NX', int(NOW), session)
+if owner.api_key ~= '' then
+  redis.call('HSET', key, 'api_key', owner.api_key)
+  redis.call('ZADD', P .. ':api_key:' .. owner.api_key, 'NX', int(NOW), session)
+  keep(P .. ':api_key:' .. owner.api_key)
+end
 redis.call('ZADD', P .. ':sessions', int(NOW), session)
 for _, name in ipairs({key, tenant_key, P .. ':sessions', P .. ':reservations', P .. ':clock'}) do
   keep(name)

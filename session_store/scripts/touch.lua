@@ -3,11 +3,14 @@
 redis.call('ZADD', P .. ':gateways', 'XX', int(NOW + LIMITS.gateway_ttl_ms), ARGV[2])
 for i = 3, #ARGV, 2 do
   local session = ARGV[i]
-  local tenant = redis.call('HGET', session_key(session), 'tenant')
-  if tenant then
+  local owner = redis.call('HMGET', session_key(session), 'tenant', 'api_key')
+  if owner[1] then
     redis.call('ZADD', P .. ':sessions', int(NOW), session)
     keep(session_key(session))
-    keep(P .. ':tenant:' .. tenant)
+    keep(P .. ':tenant:' .. owner[1])
+    if owner[2] then
+      keep(P .. ':api_key:' .. owner[2])
+    end
   end
   redis.call('ZADD', P .. ':deadlines', ARGV[i + 1], session)
 end

@@ -54,9 +54,9 @@ class EmbeddedHouse:
         """Returns when a conversation can be opened at either gateway. Raises RuntimeError with the end of a log."""
         try:
             self._valkey.start()
-            for child in self._children:
+            for child in self.children:
                 child.start()
-            for child in self._children:
+            for child in self.children:
                 child.wait_ready()
             self._wait_offered()
         except BaseException:
@@ -82,7 +82,7 @@ class EmbeddedHouse:
         self._wait_offered()
 
     @property
-    def _children(self) -> list[Child]:
+    def children(self) -> list[Child]:
         return [*self._services, *self._gateways]
 
     def _wait_offered(self) -> None:
@@ -122,7 +122,7 @@ class EmbeddedHouse:
 
     def logs(self) -> dict[str, str]:
         """The end of each process's log."""
-        return {child.name: child.tail() for child in self._children}
+        return {child.name: child.tail() for child in self.children}
 
 
 def fetch_models() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from gateway.access.principal import Principal
 from gateway.actor import Actor
 from gateway.app import create_app
 from gateway.hub import Hub, Seat
@@ -200,7 +201,7 @@ async def test_a_resume_that_is_cancelled_anywhere_loses_nothing(stages: House, 
 async def test_who_is_cancelled_in_the_queue_leaves_it(stages: House, hub: Hub) -> None:
     """All places are taken: whoever waits and goes away takes none when one comes free."""
     app = create_app(hub)
-    full = [await hub.open("anonymous") for _ in range(64)]
+    full = [await hub.open(Principal()) for _ in range(64)]
     count = await run_cancelled(peer := Peer(app), None)
     assert peer.status == 503
     for at in range(1, count, max(1, count // 12)):

@@ -10,7 +10,8 @@ from unittest.mock import ANY
 import pytest
 from redis.asyncio import Redis
 
-from session_store import AtCapacity, Committed, Lease, Reaped, Store, StoreSettings
+from session_store import ApiKey, AtCapacity, ClientSecret, Committed, Lease, Reaped, Store, StoreSettings
+from session_store.tokens import digest
 from tests.session_store.helpers import beat, commit, create, forget_silence, pass_deadline, resume, until, used
 from tests.support.valkey import ValkeyProcess
 
@@ -83,3 +84,11 @@ async def test_every_script_keeps_to_one_slot(node: ValkeyProcess, ports: tuple[
         assert [g.gateway_id for g in await store.registry.gateways()] == ["g1"]
         await store.registry.remove_gateway("g1")
         assert await store.registry.mute_ms() == 0
+        key = ApiKey(id="k1", tenant="t1", sha256=digest("key"))
+        await store.api_keys.put(key)
+        assert await store.api_keys.find(key.sha256) == key and await store.api_keys.list() == [key]
+        assert await store.api_keys.revoke("k1")
+        secret = ClientSecret(key_id="k1", tenant="t1")
+        await store.client_secrets.put(digest("secret"), secret, 60)
+        assert await store.client_secrets.find(digest("secret")) == secret
+        assert [await store.rates.take("k1", "opens", 1) > 0 for _ in range(2)] == [False, True]

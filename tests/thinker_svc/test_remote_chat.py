@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from stage_kit import InvalidConfig, Label
 from tests.stage_kit.support import Conversation, serving
 from tests.thinker_svc.support.chat_service import SECRET_BODY, ChatService, chat_service
 from thinker_svc.remote_chat import RemoteChatEngine, ServiceUnreachable
-from thinker_svc.remote_chat_settings import RemoteChatSettings
+from thinker_svc.remote_chat_settings import ChatOptions, RemoteChatSettings, target
 from thinker_svc.remote_chat_stream import UpstreamError, events
 
 STOP, LENGTH, FAILED = stage_pb2.Finish.REASON_STOP, stage_pb2.Finish.REASON_LENGTH, stage_pb2.Finish.REASON_FAILED
@@ -193,6 +194,17 @@ async def test_a_service_that_refuses_at_start_is_told(status: int) -> None:
             await engine.load()
         service.models_status = 404
         await engine.load()
+
+
+def test_a_key_may_lie_in_a_file_and_counts_once_it_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key"
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY_FILE", str(path))
+    asked = target(RemoteChatSettings(base_url="http://localhost:1/v1", model="m"), ChatOptions())
+    assert asked.headers() == {}, "not there yet"
+    for key in ("sk-first", "sk-second"):
+        path.write_text(f"{key}\n")
+        assert asked.headers() == {"Authorization": f"Bearer {key}"} and key not in repr(asked)
 
 
 async def test_a_profile_may_name_its_own_service_and_gets_no_foreign_key(monkeypatch: pytest.MonkeyPatch) -> None:

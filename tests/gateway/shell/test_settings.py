@@ -13,13 +13,14 @@ from gateway.graph import Graph
 from gateway.profile_file import load_profile_file
 from gateway.settings import Settings
 from gateway.wire import WireLimits
+from stage_kit import Settings as StageSettings
 
 PROFILE = load_profile_file(Path(__file__).parents[3] / "profiles" / "embedded.yaml")
 NUMBERS = {name: field for name, field in Settings.model_fields.items() if field.annotation in (int, float)}
 
 
 def test_every_number_names_its_unit() -> None:
-    units = ("_bytes", "_ms", "_s", "_items", "_sessions", "_frames")
+    units = ("_bytes", "_ms", "_s", "_items", "_sessions", "_frames", "_per_minute")
     assert not [name for name in NUMBERS if not name.endswith(units)]
 
 
@@ -36,6 +37,44 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
     assert settings.max_items == 7 and settings.accepted_keys() == {"first-key", "second-key"}
     assert "first-key" not in repr(settings) and "first-key" not in str(settings.model_dump())
+
+
+@pytest.mark.parametrize("settings", [Settings, StageSettings], ids=["gateway", "stage_kit"])
+def test_a_secret_setting_may_lie_in_a_file(settings: type[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "redis://:a-password@store:6379/0"
+    (tmp_path / "url").write_text(f"{url}\n")
+    monkeypatch.setenv("PARLEY_REDIS_URL_FILE", str(tmp_path / "url"))
+    made = settings()
+    assert made.redis_url.get_secret_value() == url
+    assert "a-password" not in repr(made) + str(made.model_dump())
+    monkeypatch.setenv("PARLEY_REDIS_URL", "redis://another")
+    with pytest.raises(ValueError, match="PARLEY_REDIS_URL and PARLEY_REDIS_URL_FILE"):
+        settings()
+    monkeypatch.delenv("PARLEY_REDIS_URL")
+    monkeypatch.setenv("PARLEY_REDIS_URL_FILE", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        settings()
+
+
+def test_only_what_is_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keys").write_text("one, two")
+    monkeypatch.setenv("PARLEY_API_KEYS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("PARLEY_LOG_LEVEL_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("PARLEY_KEYS_FILE", str(tmp_path / "keys"))
+    settings = Settings()
+    assert settings.accepted_keys() == {"one", "two"} and settings.log_level == "INFO" and settings.keys_file == tmp_path / "keys"
+
+
+@pytest.mark.parametrize("name", ["allowed_origins", "trusted_proxies"])
+def test_a_list_that_cannot_be_meant_is_refused_at_the_start(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(**{name: "not/one"})  # type: ignore[arg-type]
+
+
+def test_half_a_certificate_is_refused() -> None:
+    with pytest.raises(ValueError, match="http_tls_certificate and http_tls_key"):
+        Settings(http_tls_key=Path("key")).http_tls()
+    assert Settings().http_tls() is None
 
 
 @pytest.mark.behaviour("X14")
