@@ -21,7 +21,7 @@ import websockets
 import yaml
 
 from benchmarks.native.material import TEXT_TOKENS, VOICE, Bench
-from benchmarks.native.talk import FIRST_MS, HELD_BACK, RATE, UNIT_MS
+from benchmarks.native.talk import FIRST_MS, RATE, UNIT_MS
 from parley.supervisor.mps import CONTROL, Mps
 from tests.support.valkey import ValkeyProcess
 
@@ -170,7 +170,7 @@ async def _speak(socket: websockets.ClientConnection, began: float, samples: int
 
 
 async def _hear(socket: websockets.ClientConnection, began: float, talk: Talk) -> None:
-    """The n-th speaking unit has the texts from 3 n on, and the sound from its 24,000 n on, less what is held back."""
+    """The n-th speaking unit has the texts from 3 n on, and the sound from its 24,000 n on."""
     texts, samples, played_until = 0, 0, 0.0
     first_speaking = SKIPPED - 1
     async for message in socket:
@@ -183,7 +183,7 @@ async def _hear(socket: websockets.ClientConnection, began: float, talk: Talk) -
             texts += 1
         elif event["type"] == "response.output_audio.delta":
             count = len(pybase64.b64decode(event["delta"])) // 2
-            unit = (samples + HELD_BACK) // RATE
+            unit = samples // RATE
             if len(talk.sound) <= unit:
                 talk.sound.append(_lag(now, began, first_speaking + unit))
                 talk.late_ms.append(max(0.0, (now - played_until) * 1000) if samples else 0.0)

@@ -144,7 +144,7 @@ def alone(config: Config, sessions: list[int], images: list[int], patches: int, 
     for what, count, cases in scenes:
         for case in cases:
             lines = len(case.fused(0, None))
-            rows.append({what: count, "kernel": case.kernel, **checked(case, lines, dtype), **raced(case, dtype, device, card)})
+            rows.append({what: count, "kernel": case.kernel, **checked(case, lines, dtype), **raced(case, dtype, device, card, plain=True)})
             print(rows[-1], flush=True)
     return rows
 

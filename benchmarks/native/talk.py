@@ -11,8 +11,6 @@ import msgspec
 RATE = 24_000
 UNIT_MS, FIRST_MS = 1000, 1030
 PACKET_MS = 100
-HELD_BACK = 3840
-"""Samples of a turn that the generator keeps until the next piece."""
 RESERVE_MS = 80.0
 """A player waits so long after a turn's first sound before it begins."""
 LATE_SEND_MS = 20.0
@@ -74,8 +72,8 @@ def _completed(talk: Talk, end_ms: int) -> float | None:
 
 def _speaking(talk: Talk, number: int, response: str, nth: int, complete: float) -> Unit:
     heard = talk.sound.get(response, [])
-    first = _reached(heard, max(1, (nth - 1) * RATE - HELD_BACK + 1))
-    whole = _reached(heard, nth * RATE - HELD_BACK)
+    first = _reached(heard, (nth - 1) * RATE + 1)
+    whole = _reached(heard, nth * RATE)
     if whole is None and response in talk.done:
         whole = talk.done[response]
     lag = float("inf") if whole is None else (whole - complete) * 1000
@@ -96,7 +94,7 @@ def _with_holes(talk: Talk, found: list[Unit]) -> list[Unit]:
         plays_until = heard[0][1] + RESERVE_MS / 1000 + heard[0][0] / RATE
         for (before, _), (after, came) in itertools.pairwise(heard):
             if came > plays_until:
-                nth = (before + HELD_BACK) // RATE + 1
+                nth = before // RATE + 1
                 holes[response, nth] = holes.get((response, nth), 0.0) + (came - plays_until) * 1000
                 plays_until = came
             plays_until += (after - before) / RATE

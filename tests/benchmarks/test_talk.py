@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.native.load import Level, summary
 from benchmarks.native.spurts import spurts
-from benchmarks.native.talk import HELD_BACK, RATE, RESERVE_MS, Talk, units
+from benchmarks.native.talk import RATE, RESERVE_MS, Talk, units
 
 
 def conversation(*moments: tuple[int, float], done: float | None = None) -> Talk:
@@ -27,7 +27,7 @@ def conversation(*moments: tuple[int, float], done: float | None = None) -> Talk
 
 
 def test_a_units_lag_ends_with_all_that_it_made() -> None:
-    heard, first, last = units(conversation((9_000, 2.2), (RATE - HELD_BACK, 2.25), (RATE, 3.1), (2 * RATE, 3.2), done=3.2))
+    heard, first, last = units(conversation((9_000, 2.2), (RATE, 2.25), (RATE + 9_000, 3.1), (2 * RATE, 3.2), done=3.2))
     # the packet that holds the end of the unit, 1030 ms, is number 10, due at 1.0
     assert (heard.speaks, heard.lag_ms) == (False, pytest.approx(250))
     assert (first.opens, first.first_ms, first.lag_ms) == (True, pytest.approx(200), pytest.approx(250))
@@ -36,18 +36,18 @@ def test_a_units_lag_ends_with_all_that_it_made() -> None:
 
 
 def test_the_last_unit_of_a_turn_is_whole_when_the_response_is_done() -> None:
-    assert units(conversation((RATE - HELD_BACK, 2.25), (RATE + 7, 3.1), done=3.15))[2].lag_ms == pytest.approx(150)
+    assert units(conversation((RATE, 2.25), (RATE + 7, 3.1), done=3.15))[2].lag_ms == pytest.approx(150)
 
 
 def test_a_unit_that_never_came_whole_lags_for_ever_and_is_missed() -> None:
-    talk = conversation((RATE - HELD_BACK, 2.25), (RATE, 3.1))
+    talk = conversation((RATE, 2.25), (RATE, 3.1))
     assert math.isinf(units(talk)[2].lag_ms)
     talk.decisions = [(n + 4, *rest) for n, *rest in talk.decisions]  # type: ignore[misc]
     assert summary([talk], Level(1, "step", 8))["missed"] == 2, "one unit never whole, one that nobody told of"
 
 
 def test_a_hole_is_what_a_player_with_a_reserve_would_hear() -> None:
-    sound = RATE - HELD_BACK
+    sound = RATE
     plays_for = sound / RATE + RESERVE_MS / 1000
     in_time = units(conversation((sound, 2.0), (2 * RATE, 2.0 + plays_for - 0.001), done=3.2))
     assert not in_time[2].hole_ms

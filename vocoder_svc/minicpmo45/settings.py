@@ -53,8 +53,9 @@ class MiniCpmVocoderSettings(BaseSettings):
     """Look-ahead of a prompt's end: the silence code, or the prompt's own first codes."""
     generation: Literal["checkpoint", "first", "causal"] = "checkpoint"
     """Which HiFT speaks, where a checkpoint has both: the one in `hift.pt`, or the named one."""
-    pad_first: bool = False
-    """Fill the first sound of a turn with silence in front to a whole second, as the reference does."""
+    pad_first: bool = True
+    """Fill the first sound of a turn with silence in front to a whole second, as the reference does: the generator keeps its last 160 ms
+    until the next unit, for which a player would have to wait in mid-word."""
     seed: int = Field(0, ge=0)
     """Of the noise, drawn once for all sessions."""
     voices: Path | None = None

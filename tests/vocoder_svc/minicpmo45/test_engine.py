@@ -60,7 +60,9 @@ class Session(Recorder):
 
 
 def engine_on(checkpoint: Path, **settings: Any) -> MiniCpmVocoderEngine:
-    made = MiniCpmVocoderEngine(MiniCpmVocoderSettings(checkpoint=checkpoint, slots=4, flow_steps=3, voices_bytes=1_200_000, **settings))
+    """Where nothing else is said, without silence in front of turns: sound is compared from its first sample on."""
+    given = {"checkpoint": checkpoint, "slots": 4, "flow_steps": 3, "voices_bytes": 1_200_000, "pad_first": False} | settings
+    made = MiniCpmVocoderEngine(MiniCpmVocoderSettings(**given))
     made.load()
     return made
 

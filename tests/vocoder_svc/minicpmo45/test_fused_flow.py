@@ -66,7 +66,7 @@ def test_keys_without_lengths_are_refused() -> None:
         ({"kernels": "fused", "trim": "reference"}, "kernels: fused ones have the trim"),
         ({"kernels": "fused"}, "kernels: fused ones run on a GPU"),
         ({"flow_tf32": True}, "flow_tf32"),
-        ({"device": "cuda", "flow_chained": True}, "flow_chained"),
+        ({"device": "cuda", "kernels": "plain", "flow_chained": True}, "flow_chained"),
         ({"kernels": "fused", "device": "cuda", "flow_tf32": True, "flow_dtype": "bfloat16"}, "flow_tf32"),
     ],
 )

@@ -36,7 +36,8 @@ async def test_codes_in_sound_out(checkpoint: Path, tmp_path: Path, monkeypatch:
         for last in (False, True):
             await session.append(label, stage_pb2.Payload(codes=stage_pb2.Codes(codes=range(100, 125), rate_hz=25)), last=last)
         chunks = await session.until_last("t1")
-        assert sum(chunk.payload.audio.samples for chunk in chunks) == 53 * 960
+        # a turn's first second is filled in front with what the generator keeps
+        assert sum(chunk.payload.audio.samples for chunk in chunks) == 3840 + 53 * 960
         assert chunks[-1].finish.reason == stage_pb2.Finish.REASON_STOP
         await session.close()
 
