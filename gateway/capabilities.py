@@ -28,7 +28,7 @@ def capabilities(settings: Settings, profile: Profile, graph: Graph, wire: WireL
         "output_modalities": ["audio", "text"] if graph.audio_stage else ["text"],
         "supports_truncate": True,
         "supports_cancel": True,
-        "supports_resume": False,
+        "supports_resume": True,
         "limits": {name: getattr(settings, name) for name in _LIMITS}
         | msgspec.structs.asdict(settings.core_limits(profile))
         | msgspec.structs.asdict(wire),

@@ -1,6 +1,7 @@
-"""`python -m gateway.sessions_tool ID`: where a session is and how it is there, from its record and its stages; nothing of what was said.
+"""`python -m gateway.sessions_tool show|end ID`: where a session is and how it is there, from its record and its stages, and nothing of
+what was said; or its end.
 
-What `parley sessions show` runs.
+What `parley sessions` runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 import grpc
 from parley_stage.v1 import stage_pb2 as pb
 
-from session_store import Placement, Record, Store
+from session_store import Lease, Placement, Record, Store
 from session_store.errors import StoreError
 
 from .pool import StagePool
@@ -23,16 +24,28 @@ from .settings import Settings
 PAST_ANY_SEQ = 2**53
 """Enough to read a record without its journal."""
 INSPECT_S = 2.0
+REASON = "ended_by_operator"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Exits with 0, or with one line and 1."""
-    parser = argparse.ArgumentParser(prog="parley sessions show", description="Where a session is, and how it is there.")
+    parser = argparse.ArgumentParser(prog="parley sessions", description="Where a session is, and how it is there; or its end.")
+    parser.add_argument("what", choices=("show", "end"))
     parser.add_argument("id", help="of the session: sess_...")
+    options = parser.parse_args(arguments)
     try:
-        asyncio.run(_show(parser.parse_args(arguments).id))
+        asyncio.run(_show(options.id) if options.what == "show" else _end(options.id))
     except (StoreError, OSError, ValueError) as failure:
         sys.exit(f"sessions: {failure}")
+
+
+async def _end(session_id: str) -> None:
+    """The terminal transition; its gateway finds out with its next beat, tells the client and frees the stages, else a reaper does."""
+    async with await Store.open(Settings().redis_url.get_secret_value()) as store:
+        record = (await store.records.load(session_id, PAST_ANY_SEQ)).record
+        lease = Lease(session_id, record.attachment, record.holder_id)
+        ended = await store.records.begin_close(lease, REASON)
+    print(f"session   {session_id}\nstate     {'closing' if ended else 'changed meanwhile, or over: look again'}")
 
 
 async def _show(session_id: str) -> None:

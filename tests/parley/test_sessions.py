@@ -15,6 +15,7 @@ from parley_stage.v1 import stage_pb2 as pb
 from parley_stage.v1 import stage_pb2_grpc
 
 from session_store import Commit, Placement, Store
+from session_store.errors import SessionClosed
 
 SESSION = "sess_1"
 SAID = b"the words of a conversation"
@@ -38,8 +39,8 @@ async def replica() -> AsyncIterator[str]:
     await server.stop(None)
 
 
-async def shown(url: str, session_id: str) -> tuple[int, str]:
-    command = (sys.executable, "-m", "parley", "sessions", "show", session_id)
+async def shown(url: str, session_id: str, what: str = "show") -> tuple[int, str]:
+    command = (sys.executable, "-m", "parley", "sessions", what, session_id)
     ran = await asyncio.to_thread(
         subprocess.run, command, env={**os.environ, "PARLEY_REDIS_URL": url}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -79,3 +80,14 @@ async def test_nobody_knows_such_a_session(store: Store, valkey_url: str) -> Non
     assert await shown(valkey_url, "sess_2") == (1, "sessions: the session has no record\n")
     code, said = await shown(valkey_url, "a b")
     assert (code, len(said.splitlines())) == (1, 1)
+
+
+async def test_an_operator_ends_a_session_for_good(store: Store, valkey_url: str) -> None:
+    lease = await store.records.create(SESSION, "gw_1", "h1", "acme", "embedded", {})
+    code, said = await shown(valkey_url, SESSION, "end")
+    assert code == 0 and "closing" in said
+    with pytest.raises(SessionClosed) as closed:
+        await store.records.commit(Commit(lease, 1, [(SAID, SAID)], SAID, {"items": SAID}))
+    assert closed.value.reason == "ended_by_operator"
+    code, said = await shown(valkey_url, SESSION, "end")
+    assert "closing" not in said.splitlines()[-1] and (await shown(valkey_url, "sess_2", "end"))[0] == 1
