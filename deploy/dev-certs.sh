@@ -17,7 +17,7 @@ cd "$folder"
 
 # authority NAME TITLE
 authority() {
-  [ -s "$1.pem" ] && [ -s "$1.key" ] && return
+  [ -s "$1.pem" ] && [ -s "$1.key" ] && openssl x509 -checkend 86400 -noout -in "$1.pem" >/dev/null && return
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days "$days" -subj "/CN=$2" \
     -addext "basicConstraints=critical,CA:TRUE,pathlen:0" -addext "keyUsage=critical,keyCertSign,cRLSign" \
     -keyout "$1.key" -out "$1.pem" 2>/dev/null

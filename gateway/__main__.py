@@ -57,6 +57,7 @@ def main() -> None:
     try:
         settings = Settings()
         profile = load_profile_file(settings.profile)
+        settings.accepted_keys()
         if (pair := settings.http_tls()) is not None:
             tls.check(*pair)
         listeners = [_bind(address) for address in (settings.http_bind, settings.metrics_bind) if address]
@@ -136,6 +137,7 @@ def _config(app: FastAPI, settings: Settings, pair: tuple[Path, Path] | None = N
         log_config=None,
         access_log=False,
         proxy_headers=False,  # whose address is believed is ours to decide
+        http="h11",  # bounds the head of a request (64 KiB), which httptools, where it is installed, does not
         ws="websockets-sansio",
         ws_max_size=settings.max_frame_bytes,
         ws_ping_interval=settings.ws_ping_interval_s,

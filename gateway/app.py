@@ -48,7 +48,7 @@ def create_app(hub: Hub) -> FastAPI:
         yield
         await hub.stop()
 
-    app = FastAPI(title="Parley", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Parley", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     policy = HandshakePolicy((hub.profile.model, hub.profile.name))
     limits = WireLimits(max_event_bytes=hub.settings.max_event_bytes, max_image_bytes=hub.settings.max_image_bytes)
 

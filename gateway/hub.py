@@ -29,6 +29,7 @@ from .durable import StoreLog
 from .ending import Ending
 from .graph import Graph, Profile
 from .live import DETACHED, ClientGone, LiveSession, Write
+from .logs import describe
 from .opening import Opened, Opener, OpenRefused
 from .outbound import Outbound
 from .places import Places
@@ -81,7 +82,8 @@ class Hub:
         self._tasks = [
             asyncio.create_task(self._beat(address), name="gateway beat"),
             asyncio.create_task(self._reaper.run(), name="reaper"),
-            asyncio.create_task(watch_loop(metrics.LOOP_LAG.observe), name="loop lag"),
+            asyncio.create_task(self._look_at_keys(), name="keys"),
+            asyncio.create_task(watch_loop(metrics.LOOP_LAG.observe, time.monotonic), name="loop lag"),
         ]
 
     async def stop(self) -> None:
@@ -295,8 +297,6 @@ class Hub:
                 metrics.STORE_REACHABLE.set(0)
                 log.warning("beat not taken", why=type(failure).__name__)
                 self._tenure.unanswered(asked_at)
-            with contextlib.suppress(StoreError):
-                await self._end_revoked()
 
     async def _renew(self) -> None:
         """Ask for every lease: who is lost falls silent, who was idle for too long is told so and ends."""
@@ -320,6 +320,15 @@ class Hub:
         for session in held:
             if session.opened.session_id in renewed.forgotten and not session.actor.ended:
                 await self._tell_again(session)
+
+    async def _look_at_keys(self) -> None:
+        """Apart from the beat: neither many keys nor a failure here may cost a lease."""
+        while True:
+            await asyncio.sleep(self.settings.gateway_beat_s)
+            try:
+                await self._end_revoked()
+            except Exception as failure:
+                log.error("keys not looked at", failure=describe(failure))
 
     async def _end_revoked(self) -> None:
         """A key that leaked is revoked: what was begun with it is over, too. One that only expired opens nothing new."""

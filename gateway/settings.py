@@ -14,6 +14,7 @@ from .access.origins import Origins
 from .conversation.limits import Limits
 from .graph import DialogOptions, Profile
 from .pool import Tls
+from .wire.handshake import KEY_FORM, can_be_key
 
 MIB = 1024 * 1024
 
@@ -182,4 +183,11 @@ class Settings(BaseSettings):
         )
 
     def accepted_keys(self) -> frozenset[str]:
-        return frozenset(key.strip() for key in self.api_keys.get_secret_value().split(",") if key.strip())
+        """Raises ValueError for what no client can show, and where keys were meant and there is none: it would let everybody in."""
+        said = self.api_keys.get_secret_value()
+        keys = frozenset(key.strip() for key in said.split(",") if key.strip())
+        if said and not keys:
+            raise ValueError("PARLEY_API_KEYS names no key: leave it out to let everybody in")
+        if not all(can_be_key(key) for key in keys):
+            raise ValueError(f"PARLEY_API_KEYS: a key has {KEY_FORM}")
+        return keys

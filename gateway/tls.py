@@ -17,7 +17,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 def load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Raises ValueError with one line; the context is then as it was."""
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks whoever sits at the terminal, and waits
     except (OSError, ssl.SSLError) as failure:
         raise ValueError(f"TLS certificate or key not usable: {getattr(failure, 'reason', None) or failure.strerror}") from None
 

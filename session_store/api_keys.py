@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from session_store.connection import Connection
-from session_store.errors import KeyTaken
+from session_store.errors import KeyTaken, StoreError
 from session_store.keys import API_KEYS, check_id
 from session_store.tokens import check_digest
 
@@ -66,7 +66,7 @@ class ApiKeys:
     async def list(self) -> list[ApiKey]:
         """Every key, by id."""
         answers = await self._connection.run("api_key_list", (API_KEYS,))
-        return sorted((msgspec.json.decode(answer, type=ApiKey) for answer in answers), key=lambda key: key.id)
+        return sorted(map(_decoded, answers), key=lambda key: key.id)
 
     async def revoke(self, key_id: str) -> bool:
         """False when there is no such key."""
@@ -74,4 +74,12 @@ class ApiKeys:
 
     async def _get(self, by: str, value: str) -> ApiKey | None:
         answer = await self._connection.run("api_key_get", (API_KEYS,), by, value)
-        return None if answer is None else msgspec.json.decode(answer, type=ApiKey)
+        return None if answer is None else _decoded(answer)
+
+
+def _decoded(text: bytes) -> ApiKey:
+    """Raises StoreError for what another program, or a newer version, wrote in its own way."""
+    try:
+        return msgspec.json.decode(text, type=ApiKey)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as failure:
+        raise StoreError(f"a key in the store cannot be read: {failure}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from session_store.connection import Connection
+from session_store.errors import StoreError
 from session_store.keys import check_id, secret_key
 
 
@@ -37,4 +38,7 @@ class ClientSecrets:
     async def find(self, secret_digest: str) -> ClientSecret | None:
         """None: it expired, or never was."""
         payload = await self._connection.run("secret_get", (secret_key(secret_digest),))
-        return None if payload is None else msgspec.msgpack.decode(payload, type=ClientSecret)
+        try:
+            return None if payload is None else msgspec.msgpack.decode(payload, type=ClientSecret)
+        except (msgspec.MsgspecError, UnicodeError):
+            raise StoreError("a client secret in the store cannot be read") from None

@@ -14,7 +14,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from session_store.errors import StoreError, StoreUnavailable
+from session_store.errors import StoreError, StoreUnavailable, StoreUrlError
 from session_store.scripts import read_scripts
 from session_store.settings import StoreSettings
 
@@ -53,15 +53,23 @@ class Connection:
         bounds: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": self._timeout_s}
         # A retry could run a script twice, so the caller decides.
         retry = Retry(NoBackoff(), 0)
+        try:
+            self._client = self._connect(url, settings, retry, bounds)
+        except (ValueError, failures.RedisError):
+            # the reason quotes what it took for a port: often a piece of the password
+            raise StoreUrlError(
+                "the URL of Redis cannot be read; in its password '/', '#', '?' and '@' are %2F, %23, %3F and %40"
+            ) from None
+
+    def _connect(self, url: str, settings: StoreSettings, retry: Retry, bounds: dict[str, Any]) -> Any:
         if self._cluster:
             url = url.replace("+cluster", "", 1)
-            self._client: Any = RedisCluster.from_url(url, retry=retry, max_connections=settings.redis_connections, **bounds)
-        else:
-            # Callers beyond the bound wait for a connection instead of failing; the call's own timeout bounds that, too.
-            pool = BlockingConnectionPool.from_url(
-                url, retry=retry, max_connections=settings.redis_connections, timeout=self._timeout_s, **bounds
-            )
-            self._client = Redis.from_pool(pool)
+            return RedisCluster.from_url(url, retry=retry, max_connections=settings.redis_connections, **bounds)
+        # Callers beyond the bound wait for a connection instead of failing; the call's own timeout bounds that, too.
+        pool = BlockingConnectionPool.from_url(
+            url, retry=retry, max_connections=settings.redis_connections, timeout=self._timeout_s, **bounds
+        )
+        return Redis.from_pool(pool)
 
     async def load(self) -> None:
         """Loads all scripts, in one round trip where there is one server. Raises StoreUnavailable."""

@@ -11,6 +11,10 @@ class StoreUnavailable(StoreError):
     """Redis did not answer in time, or refuses to serve. Whether the call took effect is unknown."""
 
 
+class StoreUrlError(StoreError, ValueError):
+    """What should be Redis' URL is none. The message quotes nothing of it."""
+
+
 class StaleGeneration(StoreError):
     """The lease is not the record's: another holder or a higher attachment has the session."""
 

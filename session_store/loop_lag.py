@@ -8,10 +8,9 @@ from collections.abc import Callable
 PERIOD_S = 0.1
 
 
-async def watch_loop(observe: Callable[[float], None], period_s: float = PERIOD_S) -> None:
-    """Until cancelled, tells the seconds by which a timer of `period_s` rang late: for so long the loop could do nothing else."""
-    loop = asyncio.get_running_loop()
+async def watch_loop(observe: Callable[[float], None], clock: Callable[[], float], period_s: float = PERIOD_S) -> None:
+    """Until cancelled, tells the seconds of `clock` by which a timer of `period_s` rang late: so long the loop could do nothing else."""
     while True:
-        due = loop.time() + period_s
+        due = clock() + period_s
         await asyncio.sleep(period_s)
-        observe(max(0.0, loop.time() - due))
+        observe(max(0.0, clock() - due))

@@ -19,9 +19,12 @@ def read_secret(variable: str) -> str:
     if os.environ.get(variable):
         raise ValueError(f"{variable} and {variable}_FILE are both set: name one")
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as failure:
         raise ValueError(f"{variable}_FILE cannot be read: {getattr(failure, 'strerror', 'not UTF-8')}") from None
+    if not text:
+        raise ValueError(f"{variable}_FILE names an empty file")  # a secret that never arrived must not count as none
+    return text
 
 
 class SecretFiles(PydanticBaseSettingsSource):

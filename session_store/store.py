@@ -36,7 +36,8 @@ class Store:
     async def open(cls, url: str, settings: StoreSettings | None = None) -> Store:
         """Connects to `unix:///path`, `redis[s]://host:port/db` or `redis[s]+cluster://host:port` and loads the scripts.
 
-        Raises StoreUnavailable. Later outages need no new store: calls fail while Redis is away and succeed again when it is back.
+        Raises StoreUnavailable, and StoreUrlError for what is no such URL. Later outages need no new store: calls fail while Redis is away
+        and succeed again when it is back.
         """
         settings = settings or StoreSettings()
         connection = Connection(url, settings)

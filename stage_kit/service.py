@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ class Service:
             )
             self._keep(self._registration.run())
         self._keep(self._tidy())
-        self._keep(watch_loop(self.metrics.loop_lag.observe))
+        self._keep(watch_loop(self.metrics.loop_lag.observe, time.monotonic))
         for host in self.hosts.values():
             if isinstance(host.runner, EngineLoop) and host.runner.died is not None:
                 host.runner.died.add_done_callback(self._engine_died)

@@ -94,7 +94,7 @@ class SecretMaker:
 
     def _ttl_s(self, wanted: _Expires) -> int:
         most = self._settings.max_client_secret_s
-        ttl_s = self._settings.client_secret_s if wanted.seconds is None else wanted.seconds
+        ttl_s = min(self._settings.client_secret_s, most) if wanted.seconds is None else wanted.seconds
         if not LEAST_S <= ttl_s <= most:
             raise invalid("expires_after.seconds", f"it must be {LEAST_S} to {most}")
         return ttl_s

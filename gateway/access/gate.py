@@ -15,7 +15,7 @@ from gateway.opening import OpenRefused
 from gateway.settings import Settings
 from gateway.wire.handshake import Credential, credential
 from session_store import ApiKey, Store
-from session_store.errors import StoreError
+from session_store.errors import StoreError, StoreUnavailable
 
 from .addresses import Proxies, neighbourhood
 from .failures import Failures
@@ -61,14 +61,16 @@ class Gate:
     async def enter(self, request: Asked) -> Principal:
         """Who it is. Raises OpenRefused: rate_limit_exceeded (its address), origin_not_allowed, invalid_api_key, or no store to ask."""
         address = neighbourhood(self._proxies.client(request.peer, request.forwarded))
-        if wait_ms := self._failures.wait_ms(address):
-            raise refused("address_rate", wait_ms)
+        self._still_may_try(address)
         if not self._origins.allow(request.origin, request.host):
             metrics.ACCESS_REFUSALS.labels("origin").inc()
             raise OpenRefused(Refusal("origin_not_allowed", "Origin"))
         try:
-            return await self._known(request.credential)
+            who = await self._known(request.credential)
+            self._still_may_try(address)
+            return who
         except _Unknown as unknown:
+            self._still_may_try(address)
             self._failures.note(address)
             metrics.ACCESS_REFUSALS.labels(unknown.why).inc()
             log.info("no good key", why=unknown.why, address=address, key=unknown.key_id or None)
@@ -76,6 +78,11 @@ class Gate:
         except StoreError as failure:
             log.warning("keys not asked", why=type(failure).__name__)
             raise OpenRefused(Refusal("stages_unavailable", None, stage="session store")) from failure
+
+    def _still_may_try(self, address: str) -> None:
+        """Asked again once a key was judged, since many may be judged at once. Raises OpenRefused."""
+        if wait_ms := self._failures.wait_ms(address):
+            raise refused("address_rate", wait_ms)
 
     async def count(self, who: Principal, what: str, most: int) -> None:
         """One more of what a key may do so often within a minute. Raises OpenRefused with rate_limit_exceeded."""
@@ -93,8 +100,18 @@ class Gate:
         await self.count(who, "opens", who.opens_per_minute or self._settings.opens_per_minute)
 
     async def revoked(self, key_ids: Iterable[str]) -> set[str]:
-        """Those of the keys that were revoked, not those that nobody knows: a store may have lost them. Raises StoreError."""
-        return {key_id for key_id in set(key_ids) if key_id and fault(await self._keyring.get(key_id)) == "revoked"}
+        """Those of the keys that were revoked, not those that nobody knows: a store may have lost them, or be away."""
+        asked = {key_id for key_id in key_ids if key_id}
+        keys = await self._keyring.kept(asked)
+        for key_id in asked - keys.keys():
+            try:
+                if (key := await self._keyring.get(key_id)) is not None:
+                    keys[key_id] = key
+            except StoreUnavailable:
+                break
+            except StoreError:
+                log.warning("a key cannot be read", key=key_id)
+        return {key_id for key_id, key in keys.items() if fault(key) == "revoked"}
 
     async def _known(self, shown: Credential | None) -> Principal:
         if shown is None:
@@ -116,7 +133,12 @@ class Gate:
         if secret.key_id or self._keyring.asks:
             maker = await self._keyring.get(secret.key_id) if secret.key_id else None
             who = principal_of(_good(maker))
-        patch = msgspec.msgpack.decode(secret.session, type=SessionPatch) if secret.session else None
+            if who.tenant != secret.tenant:
+                raise _Unknown("unknown", who.key_id)  # another key has its maker's id by now
+        try:
+            patch = msgspec.msgpack.decode(secret.session, type=SessionPatch) if secret.session else None
+        except (msgspec.MsgspecError, UnicodeError):
+            raise StoreError("a client secret cannot be read") from None  # another version of the gateway made it
         return msgspec.structs.replace(who, ephemeral=True, patch=patch)
 
 

@@ -42,6 +42,8 @@ def read_keys(path: Path) -> list[ApiKey]:
         raise KeyFileError(f"no YAML{f' at line {mark.line + 1}' if mark else ''}") from None
     except (msgspec.ValidationError, UnicodeDecodeError) as failure:
         raise KeyFileError(f"{failure}") from None
+    except RecursionError:
+        raise KeyFileError("it is nested too deeply") from None
     for key in keys:
         if key.not_after is not None and expiry(key) is None:
             raise KeyFileError(f"key {key.id}: not_after is no time")
@@ -67,7 +69,6 @@ class KeyFile:
         return self._keys
 
     async def _read_again(self, stamp: _Stamp | None) -> None:
-        self._stamp = stamp
         try:
             self._keys = await asyncio.to_thread(read_keys, self._path)
         except KeyFileError as failure:
@@ -76,6 +77,7 @@ class KeyFile:
         else:
             metrics.KEY_FILE_READS.labels("read").inc()
             log.info("key file read again", keys=len(self._keys))
+        self._stamp = stamp  # not before: nobody else may be judged meanwhile by what the file said
 
 
 def _stamp(path: Path) -> _Stamp | None:

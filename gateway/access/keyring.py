@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+
+import structlog
 
 from gateway.settings import Settings
 from gateway.wire.handshake import digest_key
@@ -12,6 +14,7 @@ from session_store import ApiKey, Store
 
 from .key_file import KeyFile
 
+log = structlog.get_logger()
 CACHED = 4096
 """Keys of the store that are remembered; the one that was asked for longest ago is forgotten first."""
 
@@ -32,12 +35,22 @@ class Keyring:
 
     async def find(self, digest: str) -> ApiKey | None:
         """The key with this digest, also an expired or revoked one. Raises StoreError."""
-        return _among(await self._local(), digest) or await self._stored(f"digest {digest}")
+        local = await self._local()
+        if (key := _among(local, digest)) is not None:
+            return key
+        key = await self._stored(f"digest {digest}")
+        if key is not None and any(other.id == key.id for other in local):
+            log.warning("a key of the store has the id of another, and lets nobody in", key=key.id)
+            return None
+        return key
+
+    async def kept(self, key_ids: Collection[str]) -> dict[str, ApiKey]:
+        """Those of the ids that the settings or the file know, without asking the store."""
+        return {key.id: key for key in await self._local() if key.id in key_ids}
 
     async def get(self, key_id: str) -> ApiKey | None:
         """The key of this id, also an expired or revoked one. Raises StoreError."""
-        local = next((key for key in await self._local() if key.id == key_id), None)
-        return local or await self._stored(f"id {key_id}")
+        return (await self.kept((key_id,))).get(key_id) or await self._stored(f"id {key_id}")
 
     async def _local(self) -> list[ApiKey]:
         return self._plain + (await self._file.keys() if self._file is not None else [])

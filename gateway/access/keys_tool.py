@@ -19,9 +19,10 @@ import msgspec
 import yaml
 
 from gateway.settings import Settings
-from gateway.wire.handshake import SECRET_PREFIX, digest_key
+from gateway.wire.handshake import KEY_FORM, can_be_key, digest_key
 from session_store import ApiKey, KeyTaken, Store
 from session_store.errors import StoreError
+from session_store.keys import check_id
 
 from .key_file import KeyFileError, read_keys
 from .validity import fault
@@ -63,14 +64,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add(options: argparse.Namespace) -> None:
     text = sys.stdin.readline().strip() if options.stdin else KEY_PREFIX + secrets.token_urlsafe(32)
-    if len(text) < MIN_CHARS or len(text) > 512 or text.startswith(SECRET_PREFIX) or not text.isascii() or " " in text:
-        raise ValueError(f"a key has {MIN_CHARS} to 512 ASCII characters without spaces, and does not begin with {SECRET_PREFIX}")
-    ends = (datetime.now(UTC) + timedelta(days=options.days)).replace(microsecond=0) if options.days else None
+    if len(text) < MIN_CHARS or not can_be_key(text):
+        raise ValueError(f"a key has at least {MIN_CHARS} and {KEY_FORM}")
+    for name in ("tenant", "id"):
+        _check_name(name, getattr(options, name))
+    ends = None if options.days is None else _in_days(options.days)
     fields = {
         "id": options.id or f"key_{secrets.token_hex(4)}",
         "tenant": options.tenant,
         "sha256": digest_key(text),
-        "not_after": ends.isoformat().replace("+00:00", "Z") if ends else None,
+        "not_after": ends,
         **{name: getattr(options, name) for name in ("max_sessions", "tenant_max_sessions", "opens_per_minute")},
     }
     key = msgspec.convert({name: value for name, value in fields.items() if value is not None}, ApiKey)
@@ -81,6 +84,23 @@ def _add(options: argparse.Namespace) -> None:
     else:
         print(_text([key]), end="", file=sys.stderr)
     print(text)
+
+
+def _check_name(option: str, value: str | None) -> None:
+    try:
+        check_id(value or "drawn")
+    except ValueError as failure:
+        raise ValueError(f"--{option}: {failure}") from None
+
+
+def _in_days(days: float) -> str:
+    try:
+        ends = datetime.now(UTC) + timedelta(days=days)
+    except (OverflowError, ValueError):
+        raise ValueError("--days is no number of days") from None
+    if days <= 0:
+        raise ValueError("--days: a key expires after more than 0 days; leave it out for one that does not")
+    return ends.replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
 async def _put_new(store: Store, key: ApiKey) -> None:
@@ -109,7 +129,8 @@ def _revoke(options: argparse.Namespace) -> None:
         known = _with_store(lambda store: store.api_keys.revoke(options.id))
     elif path is not None:
         known = any(key.id == options.id for key in read_keys(path))
-        _change(path, lambda keys: [msgspec.structs.replace(key, revoked=key.revoked or key.id == options.id) for key in keys])
+        if known:
+            _change(path, lambda keys: [msgspec.structs.replace(key, revoked=key.revoked or key.id == options.id) for key in keys])
     else:
         raise ValueError("name a --file, or --redis")
     if not known:
@@ -129,7 +150,8 @@ def _with_store(work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def _change(path: Path, change: Callable[[list[ApiKey]], list[ApiKey]], *, create: bool = False) -> None:
-    """The file as a whole is replaced, so that no gateway reads half of it."""
+    """The file as a whole is replaced, so that no gateway reads half of it. Who could read it, still can."""
+    path = path.resolve()  # where a link leads: a gateway may know the file by another name
     with _alone(path.parent):
         keys = change(read_keys(path) if path.exists() or not create else [])
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".keys-")
@@ -139,11 +161,22 @@ def _change(path: Path, change: Callable[[list[ApiKey]], list[ApiKey]], *, creat
                 file.write(_text(keys))
             read_keys(temporary)
             if path.exists():
-                temporary.chmod(path.stat().st_mode & 0o777)
+                _keep_owner(temporary, path.stat())
             temporary.replace(path)
         except BaseException:
             temporary.unlink()
             raise
+
+
+def _keep_owner(path: Path, before: os.stat_result) -> None:
+    """Else a gateway that runs as another user goes on with what it read last, and a revocation does not reach it."""
+    now = path.stat()
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.chown(path, before.st_uid, before.st_gid)
+        except PermissionError:
+            raise ValueError(f"the file is another user's: do it as user {before.st_uid} of group {before.st_gid}, or as root") from None
+    path.chmod(before.st_mode & 0o777)
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 ANY = "*"
+_HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -29,9 +31,10 @@ class Origins:
 
 
 def _listed(name: str) -> str:
+    """As browsers write it: a pattern, or a name that is not in its ASCII form, would match nothing."""
     origin = _canonical(name.removesuffix("/"))
-    if origin is None:
-        raise ValueError("an origin is a scheme and a host, such as https://app.example.com")
+    if origin is None or not _HOST.fullmatch(re.sub(r":\d+$", "", origin.partition("://")[2])):
+        raise ValueError("an origin is a scheme and a host, such as https://app.example.com or https://xn--bcher-kva.example")
     return origin
 
 

@@ -16,6 +16,7 @@ _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 _BETA_HEADER = "realtime=v1"
 _MAX_KEY_CHARS = 512
+KEY_FORM = f"at most {_MAX_KEY_CHARS} printable ASCII characters, no spaces, and does not begin with {SECRET_PREFIX}"
 
 # Query parameters that ask for another mode. Ignoring one would start a conversation that the client did not ask for.
 _MODES = ("intent", "duplex", "session_id", "call_id", "conversation_id")
@@ -99,6 +100,11 @@ def credential(headers: Mapping[str, str], subprotocols: Iterable[str] = ()) -> 
     """The bearer key, or the one in a subprotocol, as browsers send it. None: there is none, or none that can be one."""
     key = _bearer(headers.get("authorization", "")) or _offered_key([name.strip() for name in subprotocols])
     return Credential(digest_key(key), key.startswith(SECRET_PREFIX)) if key else None
+
+
+def can_be_key(key: str) -> bool:
+    """Whether a client can show it, and is not taken to show a client secret."""
+    return 0 < len(key) <= _MAX_KEY_CHARS and key.isascii() and key.isprintable() and " " not in key and not key.startswith(SECRET_PREFIX)
 
 
 def digest_key(key: str) -> str:

@@ -21,7 +21,7 @@ Redis = Annotated[bool, typer.Option("--redis", help="The store that PARLEY_REDI
 def add(
     tenant: Annotated[str, typer.Option(help="Whose sessions they are: another key of it may resume them.")],
     id: Annotated[str | None, typer.Option(help="Stands for the key in lists and logs; drawn if not given.")] = None,
-    days: Annotated[float | None, typer.Option(min=0, help="It expires after so many days.")] = None,
+    days: Annotated[float | None, typer.Option(help="It expires after so many days; without it, never.")] = None,
     max_sessions: Annotated[int | None, typer.Option(min=1, help="At once, opened with this key.")] = None,
     tenant_max_sessions: Annotated[int | None, typer.Option(min=1, help="At once, of the whole tenant.")] = None,
     opens_per_minute: Annotated[int | None, typer.Option(min=1, help="Sessions that may be asked for.")] = None,

@@ -7,6 +7,7 @@ import json
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError, RateLimitError
 from openai.types.realtime import ClientSecretCreateResponse
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection
 
 from gateway.wire.handshake import digest_key
-from session_store import Store
+from session_store import ClientSecret, Store
 from session_store.keys import secret_key
 from tests.e2e.conftest import MakeHouse
 from tests.native_e2e.conftest import PROFILE, STAGES
@@ -159,6 +160,24 @@ async def test_a_secret_has_its_makers_tenant_and_limits(house: House, knock: Kn
     assert (await knock(house.realtime, **bearer(OTHER))).told == (429, "tenant_limit")
 
 
+async def test_a_secret_that_another_version_made_is_refused_by_type(house: House, knock: Knock) -> None:
+    made = await make(house)
+    patch = msgspec.msgpack.encode({"instructions": 5})
+    for kept in (b"\xc1", msgspec.msgpack.encode(ClientSecret(key_id="good", tenant="acme", session=patch))):
+        async with Redis.from_url(house.valkey.url) as admin:
+            await admin.set(secret_key(digest_key(made.value)), kept, ex=60)
+        assert (await knock(house.realtime, **bearer(made.value))).told == (503, "stages_unavailable")
+
+
+async def test_a_secret_whose_makers_id_is_another_tenants_by_now_is_worth_nothing(house: House, keys: Keys, knock: Knock) -> None:
+    made = await make(house)
+    keys.change(GOOD, tenant="another")
+    try:
+        assert (await knock(house.realtime, **bearer(made.value))).told == (401, "invalid_api_key")
+    finally:
+        keys.change(GOOD, tenant="acme")
+
+
 async def test_a_secret_makes_no_secret(house: House) -> None:
     made = await make(house)
     with pytest.raises(AuthenticationError) as refused:
@@ -271,8 +290,9 @@ async def test_what_a_service_does_not_take_is_refused_when_a_session_would_begi
 
 
 async def test_where_no_key_is_asked_for_a_secret_still_carries_its_session(make_house: MakeHouse, knock: Knock) -> None:
-    house = make_house(services=("all",))
+    house = make_house(services=("all",), gateway={"PARLEY_MAX_CLIENT_SECRET_S": "30"})
     made = await make(house, "anything", session=SESSION)
+    assert made.expires_at - await _now_s(house) <= 30, "also where it would live longer by default"
     socket = await knock(house.realtime, **bearer(made.value))
     assert json.loads(await socket.recv())["session"]["instructions"] == SESSION["instructions"]
     assert (await knock(house.realtime, **bearer("ek_nobody"))).told == (401, "invalid_api_key")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection
 
 from gateway.wire.handshake import digest_key
 from session_store import ApiKey, Store
+from session_store.keys import API_KEYS, POOL
 from tests.e2e.conftest import MakeHouse, Talk
 from tests.failover.line import Line, until
 from tests.security.conftest import (
@@ -213,7 +217,84 @@ async def test_a_store_that_is_away_lets_nobody_in_by_a_key_it_has(make_house: M
     assert refused.told == (503, "stages_unavailable")
 
 
+async def test_a_key_of_the_file_that_is_revoked_ends_its_sessions_while_the_store_is_away(house: House, keys: Keys, knock: Knock) -> None:
+    """Also beside sessions whose keys only the store could tell of."""
+    stored = ApiKey(id="away", tenant="acme", sha256=digest_key("away-key-of-a-test"))
+    async with await Store.open(house.valkey.url) as store:
+        await store.api_keys.put(stored)
+    beside = await knock(house.realtime, **bearer("away-key-of-a-test"))
+    ended = await knock(house.realtime, **bearer(OTHER))
+    house.valkey.pause()
+    try:
+        keys.change(OTHER, revoked=True)
+        await asyncio.wait_for(ended.wait_closed(), 10)
+        assert ended.close_code == 1008 and isinstance(beside, ClientConnection) and beside.close_code is None
+    finally:
+        house.valkey.resume()
+        keys.change(OTHER, revoked=False)
+
+
+async def test_what_cannot_be_read_of_a_key_costs_no_beat(make_house: MakeHouse, knock: Knock, tmp_path: Path) -> None:
+    """Neither an entry of the store nor a file: the gateway stays known, its sessions go on, and who comes hears a typed refusal."""
+    keys = Keys(tmp_path / "keys.json", entry(GOOD))
+    env = {"PARLEY_KEYS_FILE": str(keys.path), "PARLEY_KEYS_IN_REDIS": "1", "PARLEY_KEYS_CACHE_MS": "0"}
+    house = make_house(services=("all",), gateway=env)
+    async with await Store.open(house.valkey.url) as store, Redis.from_url(house.valkey.url) as admin:
+        await store.api_keys.put(ApiKey(id="stored", tenant="acme", sha256=digest_key(STORED)))
+        running = await knock(house.realtime, **bearer(STORED))
+        await admin.hset(f"{API_KEYS}:by_id", "stored", '{"id": "stored", "from": "a newer version"}')
+        keys.path.write_text("[" * 900 + "]" * 900)
+        assert (await knock(house.realtime, **bearer(STORED))).told == (503, "stages_unavailable")
+        assert isinstance(await knock(house.realtime, **bearer(GOOD)), ClientConnection)
+
+        async def was_looked_at() -> bool:
+            return "a key cannot be read" in house.gateway.log.read_text()
+
+        await until(was_looked_at)
+        before = await admin.zrange(f"{POOL}:gateways", 0, -1, withscores=True)
+
+        async def beats() -> bool:
+            return await admin.zrange(f"{POOL}:gateways", 0, -1, withscores=True) > before
+
+        await until(beats)
+    assert running.close_code is None
+
+
 FAILURES = 3
+
+
+@pytest.mark.behaviour("X14")
+async def test_keys_that_are_guessed_all_at_once_are_no_more(make_house: MakeHouse, knock: Knock) -> None:
+    house = make_house(services=("all",), gateway={"PARLEY_KEYS_IN_REDIS": "1", "PARLEY_FAILED_AUTH_PER_MINUTE": str(FAILURES)})
+    told = await asyncio.gather(*(knock(house.realtime, **bearer(f"{WRONG}-{nth}")) for nth in range(30)))
+    assert sorted(each.status for each in told) == [401] * FAILURES + [429] * (30 - FAILURES)
+
+
+@pytest.mark.parametrize("begun", [b"GET /" + b"x", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: x", b"GET /health HTTP/1.1\r\n"])
+async def test_the_head_of_a_request_has_an_end(house: House, begun: bytes) -> None:
+    """Who never ends it is hung up on, and costs no memory."""
+    host, _, port = house.gateway.ready["http"].rpartition(":")
+    piece = b"x" * 65536 if begun.endswith(b"x") else b"X-Another: header\r\n" * 3000
+
+    def send() -> int:
+        sent = 0
+        with socket.create_connection((host, int(port)), timeout=10) as line, contextlib.suppress(ConnectionError):
+            line.sendall(begun)
+            while sent < 64 * 1024 * 1024:
+                line.sendall(piece)
+                sent += len(piece)
+        return sent
+
+    before = house.gateway.rss_bytes()
+    assert await asyncio.to_thread(send) < 64 * 1024 * 1024
+    assert house.gateway.rss_bytes() - before < 16 * 1024 * 1024
+
+
+async def test_what_is_served_without_a_key_is_what_is_meant_to_be(house: House) -> None:
+    for path in ("/", "/health", "/v1/models", "/v1/realtime/capabilities", "/metrics"):
+        assert house.get(path)[0] == 200
+    for path in ("/openapi.json", "/docs", "/redoc", "/v1/realtime"):
+        assert house.get(path)[0] == 404
 
 
 @pytest.mark.behaviour("X14")

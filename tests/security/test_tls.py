@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import pty
 import ssl
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -169,6 +172,39 @@ def test_a_pair_that_does_not_fit_is_said_in_one_line_at_the_start(certificates:
     assert gateway.wait(30) == 1
     (line,) = gateway.tail().strip().splitlines()
     assert line.startswith("gateway: TLS certificate or key not usable")
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(certificates: Path, tmp_path: Path) -> None:
+    """Not even at a terminal: a gateway that waits there serves nobody."""
+    shown, locked = certificates / "http.pem", tmp_path / "locked.key"
+    lock = ["openssl", "ec", "-in", str(certificates / "http.key"), "-aes128", "-passout", "pass:secret", "-out", str(locked)]
+    subprocess.run(lock, check=True, capture_output=True)
+    terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    check = f"from pathlib import Path; from gateway import tls; tls.check(Path({str(shown)!r}), Path({str(locked)!r}))"
+    command = f"{terminal}; {check}"
+    ours, theirs = pty.openpty()
+    try:
+        refused = subprocess.run(
+            [sys.executable, "-c", command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            cwd=ROOT,
+            timeout=30,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert b"TLS certificate or key not usable" in refused.stderr.splitlines()[-1]
+
+
+def test_an_authority_that_ends_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAYS", "1")
+    ended = (make_certificates(tmp_path) / "ca.pem").read_bytes()
+    monkeypatch.setenv("DAYS", "90")
+    made = (make_certificates(tmp_path) / "ca.pem").read_bytes()
+    assert made != ended and (make_certificates(tmp_path) / "ca.pem").read_bytes() == made
 
 
 def test_a_key_file_that_cannot_be_read_is_said_in_one_line_at_the_start(house: House, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from session_store import ApiKey, AtCapacity, ClientSecret, KeyTaken, Store, TenantLimit
+from session_store.errors import StoreError, StoreUrlError
+from session_store.keys import API_KEYS, rate_key, secret_key
 from session_store.tokens import digest
 from tests.session_store.helpers import beat, until
 
@@ -56,6 +58,30 @@ async def test_the_store_has_no_text_of_a_key_or_a_secret(store: Store, valkey_u
     assert b"a key" not in kept and b"ek_secret" not in kept and digest("a key").encode() in kept
 
 
+async def test_what_another_program_wrote_in_its_own_way_is_an_error_of_the_store(store: Store, valkey_url: str) -> None:
+    await store.api_keys.put(_key())
+    await store.client_secrets.put(digest("ek_1"), ClientSecret(key_id="k1", tenant="t1"), 60)
+    async with Redis.from_url(valkey_url) as admin:
+        for text in (b'{"id": "k1", "note": "a text that is not said"}', b"\xff", b"[" * 100_000):
+            await admin.hset(f"{API_KEYS}:by_id", "k1", text)
+            for ask in (store.api_keys.find(digest("a key")), store.api_keys.get("k1"), store.api_keys.list()):
+                with pytest.raises(StoreError, match="cannot be read") as failure:
+                    await ask
+                assert "not said" not in str(failure.value)
+        await admin.set(secret_key(digest("ek_1")), b"\xc1")
+        with pytest.raises(StoreError, match="cannot be read"):
+            await store.client_secrets.find(digest("ek_1"))
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:pass/word@store:6379", "redis://me:pass#word@store", "rediss+cluster://:pass?word@store", "pass"]
+)
+async def test_a_url_that_is_none_is_not_quoted(url: str) -> None:
+    with pytest.raises(StoreUrlError) as failure:
+        await Store.open(url)
+    assert "pass" not in str(failure.value).replace("password", "") and failure.value.__suppress_context__
+
+
 async def test_a_secret_lives_as_long_as_it_may(store: Store, valkey_url: str) -> None:
     stands_for = ClientSecret(key_id="k1", tenant="t1", session=b"said")
     expires_s = await store.client_secrets.put(digest("ek_1"), stands_for, 1)
@@ -80,6 +106,14 @@ async def test_so_many_in_any_window_and_not_one_more(store: Store) -> None:
     assert await store.rates.take("k2", "opens", 3, window_ms) == 0, "another's count is its own"
     await asyncio.sleep(max(taken) / 1000)
     assert await store.rates.take("k1", "opens", 3, window_ms) == 0
+
+
+async def test_a_clock_that_was_set_back_shuts_nobody_out(store: Store, valkey_url: str) -> None:
+    assert await store.rates.take("k1", "opens", 1) == 0
+    async with Redis.from_url(valkey_url) as admin:
+        await admin.zincrby(rate_key("k1", "opens"), 3600e6, (await admin.zrange(rate_key("k1", "opens"), 0, 0))[0])
+    assert await store.rates.take("k1", "opens", 1) == 0
+    assert 0 < await store.rates.take("k1", "opens", 1) <= 60_000
 
 
 async def test_a_count_leaves_nothing_behind(store: Store, valkey_url: str) -> None:

@@ -137,7 +137,7 @@ async def test_what_runs_here_is_told_from_the_start() -> None:
 
 async def test_the_lag_of_an_event_loop_is_how_late_it_is() -> None:
     lags: list[float] = []
-    watching = asyncio.create_task(watch_loop(lags.append, period_s=0.01))
+    watching = asyncio.create_task(watch_loop(lags.append, time.monotonic, period_s=0.01))
     try:
         await _until(lambda: bool(lags))
         time.sleep(LATE_S)  # noqa: ASYNC251  (the fault itself)

@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from . import firewall, packages
 from .firewall import Firewall
 from .shell import Failed, run
@@ -32,12 +34,17 @@ class Engine:
         socket = f"unix://{self.folder / 'docker.sock'}"
         self.env = {**os.environ, "DOCKER_HOST": socket, "DOCKER_BUILDKIT": "1", "DOCKER_CONFIG": str(self.folder / "client")}
         self._socket = socket
+        self._alone = FileLock("/var/tmp/.parley-deploy.lock")
         self._firewall: Firewall | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it answers. Raises NotHere where another engine runs: both would write the same rules."""
+        """Returns when it answers. Raises NotHere where another engine runs, or another of these: both would write the same rules."""
         packages.install()
+        try:
+            self._alone.acquire(timeout=0)
+        except Timeout:
+            raise packages.NotHere("another run of these tests has an engine on this machine") from None
         if firewall.is_engines():
             raise packages.NotHere(
                 "another container engine uses this machine's firewall; these tests start their own, where there is none"
@@ -80,6 +87,7 @@ class Engine:
         if self._firewall is not None:
             self._firewall.restore()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._alone.release()
 
     def docker(self, *arguments: str, timeout_s: float = 120.0) -> str:
         """What Debian's client says: the one that has BuildKit built in. Raises Failed."""

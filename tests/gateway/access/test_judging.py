@@ -66,6 +66,8 @@ def test_one_subscriber_of_ipv6_is_one() -> None:
         ("https://app.example", "http://app.example", "parley.example", False),
         ("https://app.example", "https://parley.example", "parley.example", False),
         ("https://app.example", None, "parley.example", True),
+        ("https://xn--bcher-kva.example, http://[::1]:8080", "https://xn--bcher-kva.example", "x", True),
+        ("https://xn--bcher-kva.example, http://[::1]:8080", "http://[::1]:8080", "x", True),
         ("https://a.example, https://b.example:8443", "https://b.example:8443", "x", True),
         ("*", "null", "parley.example", True),
         ("", "http://parley.example:99999", "parley.example:99999", False),
@@ -76,7 +78,17 @@ def test_which_pages_may_connect(allowed: str, origin: str | None, host: str | N
     assert Origins(allowed).allow(origin, host) is let_in
 
 
-@pytest.mark.parametrize("allowed", ["app.example", "https://", "https://app.example/path", "https://a.example https://b.example"])
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        "app.example",
+        "https://",
+        "https://app.example/path",
+        "https://a.example https://b.example",
+        "https://*.example.com",
+        "https://b\u00fccher.example",
+    ],
+)
 def test_what_is_no_origin_is_refused_at_the_start(allowed: str) -> None:
     with pytest.raises(ValueError):
         Origins(allowed)

@@ -72,7 +72,7 @@ def test_a_file_that_says_what_no_key_can_be(tmp_path: Path, entries: list[dict[
     assert why in str(refused.value) and digest_key("text of a key") not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["{", "- [", "\x00", "just words"])
+@pytest.mark.parametrize("text", ["{", "- [", "\x00", "just words", "[" * 900 + "]" * 900, "[" * 100_000])
 def test_a_file_that_is_no_list(tmp_path: Path, text: str) -> None:
     (tmp_path / "keys").write_text(text)
     with pytest.raises(KeyFileError):
@@ -93,6 +93,16 @@ async def test_a_file_is_read_again_when_it_changes_and_keeps_its_keys_when_it_c
     assert [key.id for key in await file.keys()] == ["one", "two"]
     _write(path)
     assert await file.keys() == []
+
+
+async def test_nobody_is_judged_by_what_a_file_said_while_it_is_read_again(tmp_path: Path) -> None:
+    """A large one takes a while, in which a revoked key must not be good for those who come second."""
+    many = [_entry(f"k{number}", str(number)) for number in range(3000)]
+    path = _write(tmp_path / "keys", *many)
+    file = KeyFile(path)
+    _write(path, {**many[0], "revoked": True}, *many[1:])
+    for keys in await asyncio.gather(*(file.keys() for _ in range(3))):
+        assert keys[0].revoked
 
 
 async def test_a_link_that_is_turned_is_a_change(tmp_path: Path) -> None:
@@ -119,6 +129,15 @@ async def test_settings_file_and_store_together(store: Store, tmp_path: Path) ->
         found = await ring.find(digest_key(text))
         assert found is not None and found.id == key_id and await ring.get(key_id) == found
     assert await ring.find(digest_key("nobody's")) is None and await ring.get("nobody") is None
+
+
+async def test_a_key_of_the_store_with_the_id_of_another_lets_nobody_in(store: Store, tmp_path: Path) -> None:
+    """It would be counted, revoked, and stood for by client secrets as the other, which may be another tenant's."""
+    ring = Keyring(Settings(keys_file=_write(tmp_path / "keys", _entry()), keys_in_redis=True), store)
+    await store.api_keys.put(ApiKey(id="one", tenant="evil", sha256=digest_key("stored key")))
+    assert await ring.find(digest_key("stored key")) is None
+    kept = await ring.get("one")
+    assert kept is not None and kept.tenant == "acme" == (await ring.kept({"one", "two"}))["one"].tenant
 
 
 async def test_what_asks_for_a_key(store: Store, tmp_path: Path) -> None:
@@ -179,6 +198,47 @@ def test_the_tool_keeps_keys_in_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     listed = tool.run("list", *at)
     assert "one\tacme\trevoked" in listed and key.sha256 not in listed
     assert tool.fails("revoke", "nobody", *at) == "keys: there is no key nobody"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--days", "0"), "more than 0 days"),
+        (("--days=-1",), "more than 0 days"),
+        (("--days", "1e9"), "no number of days"),
+        (("--days", "nan"), "no number of days"),
+        (("--id", "a b"), "--id: an id has"),
+        (("--stdin",), "a key has"),
+    ],
+)
+def test_the_tool_refuses_in_one_line(
+    arguments: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = Tool(monkeypatch, capsys).fails(
+        "add", "--tenant", "acme", *arguments, "--file", str(tmp_path / "keys"), text="a-key-with-a\ttab-or-\x01-in-it\n"
+    )
+    assert why in said and "\n" not in said and not (tmp_path / "keys").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_tool_leaves_a_file_to_whom_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gateway that runs as another user must still be able to read what was revoked."""
+    path = _write(tmp_path / "keys", _entry())
+    os.chown(path, 12345, 23456)
+    path.chmod(0o400)
+    Tool(monkeypatch, capsys).run("revoke", "one", "--file", str(path))
+    now = path.stat()
+    assert (now.st_uid, now.st_gid, now.st_mode & 0o777) == (12345, 23456, 0o400) and read_keys(path)[0].revoked
+
+
+def test_the_tool_changes_what_a_link_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").mkdir()
+    path, link = _write(tmp_path / "there" / "keys", _entry()), tmp_path / "link"
+    link.symlink_to("there/keys")
+    Tool(monkeypatch, capsys).run("revoke", "one", "--file", str(link))
+    assert link.is_symlink() and read_keys(path)[0].revoked
 
 
 async def test_the_command_keeps_keys_in_the_store(store: Store, valkey_url: str) -> None:

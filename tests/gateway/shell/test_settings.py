@@ -65,6 +65,23 @@ def test_only_what_is_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: py
     assert settings.accepted_keys() == {"one", "two"} and settings.log_level == "INFO" and settings.keys_file == tmp_path / "keys"
 
 
+@pytest.mark.parametrize("held", ["", " \n"])
+def test_a_secret_that_never_arrived_is_not_taken_for_none(held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file of keys would let everybody in."""
+    (tmp_path / "keys").write_text(held)
+    monkeypatch.setenv("PARLEY_API_KEYS_FILE", str(tmp_path / "keys"))
+    with pytest.raises(ValueError, match="PARLEY_API_KEYS_FILE names an empty file"):
+        Settings()
+
+
+@pytest.mark.parametrize("said", [" , ", "a-good-one, ek_x1y2", "schl\u00fcssel-x1y2", "x1y2 with spaces", "x1y2" * 129])
+def test_keys_that_nobody_can_show_are_refused_and_not_quoted(said: str) -> None:
+    with pytest.raises(ValueError, match="PARLEY_API_KEYS") as refused:
+        Settings(api_keys=said).accepted_keys()  # type: ignore[arg-type]
+    assert "x1y2" not in str(refused.value)
+    assert Settings(api_keys="").accepted_keys() == frozenset()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["allowed_origins", "trusted_proxies"])
 def test_a_list_that_cannot_be_meant_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(ValidationError):
