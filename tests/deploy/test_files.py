@@ -169,13 +169,15 @@ def test_a_start_waits_for_health_and_a_stop_for_the_drain() -> None:
     assert services["proxy"]["depends_on"]["gateway"]["condition"] == "service_healthy"
 
 
-def test_keys_come_from_a_file_that_must_be_named() -> None:
+def test_keys_come_from_a_folder_that_must_be_named() -> None:
     files = ("--file", str(TRUTH), "--file", str(ROOT / "deploy" / "compose.keys.yml"), "--profile", "embedded")
-    with pytest.raises(Failed, match="names the file of keys"):
+    with pytest.raises(Failed, match="names the folder of keys.yaml"):
         resolved(*files)
-    document = resolved(*files, settings={"PARLEY_KEYS": "/somewhere/keys.yaml"})
-    assert document["secrets"]["keys"]["file"] == "/somewhere/keys.yaml"
-    assert document["services"]["embedded-gateway"]["environment"]["PARLEY_KEYS_FILE"] == "/run/secrets/keys"
+    document = resolved(*files, settings={"PARLEY_KEYS": "/somewhere/keys"})
+    gateway = document["services"]["embedded-gateway"]
+    mounts = {volume["target"]: (volume["source"], volume.get("read_only")) for volume in gateway["volumes"]}
+    assert mounts["/keys"] == ("/somewhere/keys", True), "a folder: what replaces a file that is mounted alone is not seen"
+    assert len(mounts) > 1 and gateway["environment"]["PARLEY_KEYS_FILE"] == "/keys/keys.yaml"
 
 
 def test_what_prometheus_and_grafana_mount_is_there(everything: dict[str, Any]) -> None:
