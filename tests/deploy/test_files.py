@@ -171,7 +171,7 @@ def test_a_start_waits_for_health_and_a_stop_for_the_drain() -> None:
 
 def test_keys_come_from_a_folder_that_must_be_named() -> None:
     files = ("--file", str(TRUTH), "--file", str(ROOT / "deploy" / "compose.keys.yml"), "--profile", "embedded")
-    with pytest.raises(Failed, match="names the folder of keys.yaml"):
+    with pytest.raises(Failed, match=r"names the folder of keys\.yaml"):
         resolved(*files)
     document = resolved(*files, settings={"PARLEY_KEYS": "/somewhere/keys"})
     gateway = document["services"]["embedded-gateway"]
