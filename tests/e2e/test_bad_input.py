@@ -182,7 +182,7 @@ async def test_foreign_models_and_modes_are_refused_before_the_upgrade(house: Ho
 
 
 async def test_keys_by_header_and_by_subprotocol(make_house: MakeHouse, talk: Talk) -> None:
-    house = make_house(services=("all",), gateway={"PARLEY_API_KEYS": "first key, second", "PARLEY_TENANT_MAX_SESSIONS": "2"})
+    house = make_house(services=("all",), gateway={"PARLEY_API_KEYS": "first-key, second", "PARLEY_TENANT_MAX_SESSIONS": "2"})
     for options in (
         {},
         {"additional_headers": {"Authorization": "Bearer wrong"}},
@@ -192,7 +192,7 @@ async def test_keys_by_header_and_by_subprotocol(make_house: MakeHouse, talk: Ta
         status, headers, error = await _refused(house.realtime, **options)
         assert (status, error["code"], headers["WWW-Authenticate"]) == (401, "invalid_api_key", "Bearer")
     assert await house.held() == []
-    by_header = await talk(house, additional_headers={"Authorization": "Bearer first key"})
+    by_header = await talk(house, additional_headers={"Authorization": "Bearer first-key"})
     by_subprotocol = await talk(house, subprotocols=["realtime", "openai-insecure-api-key.second"])
     assert by_subprotocol.socket.subprotocol == "realtime" and by_header.socket.subprotocol is None
     await talk(house, additional_headers={"Authorization": "Bearer second"})
