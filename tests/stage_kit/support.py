@@ -294,7 +294,7 @@ class StageClient:
     """A channel to one replica. `carried`: all conversations share one Carry call."""
 
     def __init__(self, address: str, *, carried: bool = False) -> None:
-        self.channel = grpc.aio.insecure_channel(address)
+        self.channel = grpc.aio.insecure_channel(address, options=(("grpc.http2.bdp_probe", 0),))
         self.stub = stage_pb2_grpc.StageStub(self.channel)  # type: ignore[no-untyped-call]
         self.carry = Carry(self.stub) if carried else None
 
