@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from session_store import Store
-from session_store.errors import StoreError, StoreUnavailable
+from session_store.errors import StoreError, StoreUnavailable, StoreUrlError
 
 from . import tls
 from .access.key_file import KeyFileError
@@ -68,6 +68,8 @@ def main() -> None:
         uvicorn_loop().run(_serve(settings, profile, *listeners))
     except KeyFileError as failure:
         sys.exit(f"gateway: the key file {settings.keys_file}: {failure}")
+    except StoreUrlError as failure:
+        sys.exit(f"gateway: {failure}")
     except StoreError as failure:
         sys.exit(f"gateway: the session store does not answer: {failure}")
 

@@ -67,6 +67,7 @@ class StoreLog:
             self._failed(failure)
             return False
         self._replace, self._undurable_since = self._replace and not commit.replace, None
+        self._opened.committed = commit.number
         return True
 
     def begin_anew(self) -> None:

@@ -63,6 +63,8 @@ class Opened:
     moved: bool = False
     key_id: str = ""
     """Of the key it was opened or resumed with last."""
+    committed: int = 0
+    """Number of the lease's newest commit that the store has taken."""
 
     def take_moved(self) -> dict[str, Placement] | None:
         """The placements, if they changed since they were last written."""
@@ -152,11 +154,13 @@ class Opener:
             await asyncio.wait(self._working)
 
     async def record_again(self, opened: Opened) -> bool:
-        """Tell a store that lost its data of this session; True when it has to be told all. Raises StoreError."""
+        """Tell a store that lost data of this session; True when it has to be told all. Raises StoreError."""
+        committed = opened.committed
         restored = await self._store.records.restore(
             opened.lease, self._gateway_id, opened.tenant, self._profile, opened.placements, token_digest=digest(opened.token)
         )  # fmt: skip
-        return restored or not (await self._store.records.load(opened.session_id, PAST_ANY_SEQ)).hot
+        stored = await self._store.records.load(opened.session_id, PAST_ANY_SEQ)
+        return restored or not stored.hot or stored.record.commit_number < committed
 
     async def hand_over(self, opened: Opened) -> None:
         """Nobody holds the session from now on; whoever resumes it within the grace has it. Raises StoreError."""

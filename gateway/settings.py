@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from session_store.secret_files import SecretFiles
+from session_store.secret_files import SecretSettings
 
 from .access.addresses import Proxies
 from .access.origins import Origins
@@ -19,7 +19,7 @@ from .wire.handshake import KEY_FORM, can_be_key
 MIB = 1024 * 1024
 
 
-class Settings(BaseSettings):
+class Settings(SecretSettings):
     model_config = SettingsConfigDict(env_prefix="PARLEY_", extra="ignore")
 
     http_bind: str = "127.0.0.1:8080"
@@ -118,18 +118,6 @@ class Settings(BaseSettings):
     tls_ca: Path | None = None
     tls_server_name: str = ""
     """Name in the stages' certificates; empty: the address that is dialled."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What the caller says, then files that hold secrets, then the environment."""
-        return init_settings, SecretFiles(settings_cls), env_settings
 
     @field_validator("allowed_origins")
     @classmethod

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
-import hiredis
 import msgspec
 from redis import exceptions as failures
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -15,10 +14,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from session_store.errors import StoreError, StoreUnavailable, StoreUrlError
+from session_store.exchange import Value, exchange
+from session_store.primary import PrimaryPool
 from session_store.scripts import read_scripts
+from session_store.sentinel_url import SCHEMES, parse_sentinel_url
+from session_store.sentinels import Sentinels
 from session_store.settings import StoreSettings
 
-Value = str | bytes | int
 _UNAVAILABLE = (
     failures.ConnectionError,
     failures.TimeoutError,
@@ -32,6 +34,8 @@ _UNAVAILABLE = (
     OSError,
     TimeoutError,
 )
+_REFUSES = ("NOREPLICAS", "MISCONF")
+"""A server that may not write now: too few replicas follow it, or it cannot save."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -43,7 +47,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """A pool of connections to one Redis, or to a cluster (`redis+cluster://host:port`)."""
+    """A pool of connections to one Redis, to the primary that sentinels name (`redis+sentinel://`), or to a cluster (`redis+cluster://`)."""
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
         self._timeout_s = settings.redis_timeout_ms / 1000
@@ -53,9 +57,10 @@ class Connection:
         bounds: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": self._timeout_s}
         # A retry could run a script twice, so the caller decides.
         retry = Retry(NoBackoff(), 0)
+        self._sentinels: Sentinels | None = None
         try:
             self._client = self._connect(url, settings, retry, bounds)
-        except (ValueError, failures.RedisError):
+        except (ValueError, TypeError, failures.RedisError):
             # the reason quotes what it took for a port: often a piece of the password
             raise StoreUrlError(
                 "the URL of Redis cannot be read; in its password '/', '#', '?' and '@' are %2F, %23, %3F and %40"
@@ -66,10 +71,21 @@ class Connection:
             url = url.replace("+cluster", "", 1)
             return RedisCluster.from_url(url, retry=retry, max_connections=settings.redis_connections, **bounds)
         # Callers beyond the bound wait for a connection instead of failing; the call's own timeout bounds that, too.
-        pool = BlockingConnectionPool.from_url(
-            url, retry=retry, max_connections=settings.redis_connections, timeout=self._timeout_s, **bounds
-        )
+        bounds |= {"retry": retry, "max_connections": settings.redis_connections, "timeout": self._timeout_s}
+        pool: Any
+        if url.startswith(SCHEMES):
+            parsed = parse_sentinel_url(url)
+            self._sentinels = Sentinels(parsed, self._timeout_s)
+            pool = PrimaryPool(parsed, self._sentinels, settings.sentinel_poll_ms / 1000, **(bounds | parsed.server_options))
+        else:
+            pool = BlockingConnectionPool.from_url(url, **bounds)
+        pool.make_connection()  # an option that there is not shows here, and not at the first call
         return Redis.from_pool(pool)
+
+    @property
+    def moves(self) -> int:
+        """How often the sentinels named another primary, which may lack the last writes."""
+        return self._sentinels.moves if self._sentinels is not None else 0
 
     async def load(self) -> None:
         """Loads all scripts, in one round trip where there is one server. Raises StoreUnavailable."""
@@ -78,11 +94,11 @@ class Connection:
                 if self._cluster:
                     for script in self._scripts.values():
                         await self._client.script_load(script.text)
-                    return
-                pipeline = self._client.pipeline(transaction=False)
-                for script in self._scripts.values():
-                    pipeline.script_load(script.text)
-                await pipeline.execute()
+                else:
+                    pipeline = self._client.pipeline(transaction=False)
+                    for script in self._scripts.values():
+                        pipeline.script_load(script.text)
+                    await pipeline.execute()
         except (failures.RedisError, OSError) as error:
             raise _translated("load", error) from error
 
@@ -117,23 +133,9 @@ class Connection:
             async with asyncio.timeout(self._timeout_s):
                 if self._cluster:
                     return list(await asyncio.gather(*(self._one(call) for call in calls), return_exceptions=True))
-                return await self._together(calls)
+                return await exchange(self._client.connection_pool, [self._command(call) for call in calls])
         except (failures.RedisError, OSError) as error:
             return [error] * len(calls)
-
-    async def _together(self, calls: Sequence[Call]) -> list[Any]:
-        """All calls in one write; an answer that is an error is given, not raised."""
-        packed = b"".join([hiredis.pack_command(self._command(call)) for call in calls])  # type: ignore[arg-type]
-        pool = self._client.connection_pool
-        connection = await pool.get_connection()
-        try:
-            await connection.send_packed_command(packed)
-            return [await _answer(connection) for _ in calls]
-        except BaseException:
-            await connection.disconnect(nowait=True)  # an answer that comes late is nobody's
-            raise
-        finally:
-            await pool.release(connection)
 
     def _one(self, call: Call) -> Awaitable[Any]:
         return cast("Awaitable[Any]", self._client.execute_command(*self._command(call)))
@@ -142,17 +144,10 @@ class Connection:
         return ("EVALSHA", self._scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
 
 
-async def _answer(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except failures.ResponseError as error:
-        return error
-
-
 def _translated(script: str, error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
-    kind = StoreUnavailable if isinstance(error, _UNAVAILABLE) else StoreError
+    kind = StoreUnavailable if isinstance(error, _UNAVAILABLE) or str(error).startswith(_REFUSES) else StoreError
     translated = kind(f"redis did not carry out {script}: {type(error).__name__}")
     # The server's words may quote a script's arguments, so they stay in the cause.
     translated.__cause__ = error

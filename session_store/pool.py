@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from session_store.connection import Call, Connection, Value
+from session_store.connection import Call, Connection
 from session_store.errors import StoreUnavailable
+from session_store.exchange import Value
 from session_store.keys import POOL
 from session_store.settings import StoreSettings
 
@@ -32,6 +33,7 @@ class Pool:
         self._limits = msgspec.json.encode(settings.model_dump(include=_LIMITS)).decode()
         self._own_mute_ms = settings.mute_ms
         self._was_away = False
+        self._moves = 0
         self._muted_until_ms = 0
 
     def call(self, script: str, *args: Value) -> Call:
@@ -52,9 +54,10 @@ class Pool:
         return await self._connection.run_many(batch) if batch else []
 
     async def mute_ms(self) -> int:
-        """Milliseconds of Redis' clock for which nobody may be reaped: Redis was empty or silent, or this process could not reach it."""
+        """Milliseconds of Redis' clock for which nobody may be reaped: Redis was empty or silent, is another server than before, or this
+        process could not reach it."""
         left_ms, now_ms = (int(value) for value in await self.run("muted"))
-        if self._was_away:
-            self._was_away = False
+        if self._was_away or self._moves != self._connection.moves:
+            self._was_away, self._moves = False, self._connection.moves
             self._muted_until_ms = now_ms + self._own_mute_ms
         return max(left_ms, self._muted_until_ms - now_ms, 0)

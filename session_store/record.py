@@ -32,6 +32,8 @@ class Record(msgspec.Struct, frozen=True):
     first_kept_seq: int
     last_seq: int
     journal_bytes: int
+    commit_number: int
+    """Of the newest commit of the lease."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -61,7 +63,7 @@ def _record(fields: dict[str, bytes]) -> Record:
     def number(name: str) -> int:
         return int(fields.get(name, b"0"))
 
-    values: dict[str, Any] = {name: number(name) for name in ("attachment", "created_ms", "closed_ms", "journal_bytes")}
+    values: dict[str, Any] = {name: number(name) for name in ("attachment", "created_ms", "closed_ms", "journal_bytes", "commit_number")}
     values |= {f"{name}_deadline_ms": number(f"{name}_deadline_ms") for name in ("lease", "grace", "idle", "closing")}
     return Record(
         session_id=text("session"),

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from session_store.commit import Commit, Committed, commit_call, decode_committed
 from session_store.committer import Committer
-from session_store.connection import Call, Connection, Value
+from session_store.connection import Call, Connection
 from session_store.errors import SessionClosed, SessionExists, SessionMissing, StaleGeneration, StoreError
+from session_store.exchange import Value
 from session_store.keys import check_id, session_keys
 from session_store.lease import Lease, Renewed
 from session_store.placement import Placement, decode_placements, encode_placements

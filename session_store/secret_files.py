@@ -47,3 +47,19 @@ class SecretFiles(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         values = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
         return {name: value for name, value in values.items() if value is not None}
+
+
+class SecretSettings(BaseSettings):
+    """Base of settings whose secrets may lie in files: first what the caller says, then files, then the environment."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """See the class."""
+        return init_settings, SecretFiles(settings_cls), env_settings

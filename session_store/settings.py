@@ -13,6 +13,7 @@ class StoreSettings(BaseSettings):
 
     redis_timeout_ms: PositiveInt = Field(default=250, description="longest wait for one call; then StoreUnavailable")
     redis_connections: PositiveInt = Field(default=32, description="most connections of one process, the committer's included")
+    sentinel_poll_ms: PositiveInt = Field(default=500, description="how often the sentinels are asked whether the primary is another one")
     key_ttl_ms: PositiveInt = Field(default=86_400_000, description="backstop of every key; never a transition")
     closed_record_ttl_ms: PositiveInt = Field(default=3_600_000, description="how long a closed session's record still says so")
 

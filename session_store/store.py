@@ -7,11 +7,15 @@ from session_store.api_keys import ApiKeys
 from session_store.client_secrets import ClientSecrets
 from session_store.committer import Committer
 from session_store.connection import Connection
+from session_store.errors import StoreUrlError
 from session_store.pool import Pool
 from session_store.rates import Rates
 from session_store.records import Records
 from session_store.registry import Registry
+from session_store.sentinels import UnknownService
 from session_store.settings import StoreSettings
+
+_UNKNOWN_SERVICE = "PARLEY_REDIS_URL: its sentinels know no service of that name (redis+sentinel://HOST:PORT/SERVICE)"
 
 
 class Store:
@@ -34,17 +38,20 @@ class Store:
 
     @classmethod
     async def open(cls, url: str, settings: StoreSettings | None = None) -> Store:
-        """Connects to `unix:///path`, `redis[s]://host:port/db` or `redis[s]+cluster://host:port` and loads the scripts.
+        """Connects to `unix:///path`, `redis[s]://host:port/db`, `redis[s]+cluster://host:port`, or the primary that sentinels name:
+        `redis[s]+sentinel://host:port,host:port/service/db` (see sentinel_url); and loads the scripts.
 
-        Raises StoreUnavailable, and StoreUrlError for what is no such URL. Later outages need no new store: calls fail while Redis is away
-        and succeed again when it is back.
+        Raises StoreUnavailable, and StoreUrlError for what is no such URL, or a service that the sentinels do not know. Later outages need
+        no new store: calls fail while Redis is away and succeed again when it is back.
         """
         settings = settings or StoreSettings()
         connection = Connection(url, settings)
         try:
             await connection.load()
-        except BaseException:
+        except BaseException as failure:
             await connection.close()
+            if isinstance(failure.__cause__, UnknownService):
+                raise StoreUrlError(_UNKNOWN_SERVICE) from None
             raise
         return cls(connection, settings)
 

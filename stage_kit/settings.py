@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from session_store.secret_files import SecretFiles
+from session_store.secret_files import SecretSettings
 
 
-class Settings(BaseSettings):
+class Settings(SecretSettings):
     """Read once at start. A service with settings of its own derives from this class."""
 
     model_config = SettingsConfigDict(env_prefix="PARLEY_", extra="ignore")
@@ -77,15 +77,3 @@ class Settings(BaseSettings):
     """Period of HTTP/2 pings; peers may ping twice as often."""
     keepalive_timeout_ms: int = Field(3_000, gt=0)
     """A ping unanswered for so long ends the connection."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What the caller says, then files that hold secrets, then the environment."""
-        return init_settings, SecretFiles(settings_cls), env_settings

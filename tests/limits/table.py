@@ -164,6 +164,7 @@ STAGE: dict[str, Limit] = {
 STORE: dict[str, Limit] = {
     "redis_timeout_ms": Deadline("session_store/test_outage.py::test_a_frozen_redis_costs_one_timeout_and_no_answer_is_mixed_up_later"),
     "redis_connections": Bound("limits/test_store.py::test_one_process_has_so_many_connections_and_no_more"),
+    "sentinel_poll_ms": Pace("session_store/test_sentinels.py::test_a_primary_that_was_given_up_and_still_answers_is_left"),
     "key_ttl_ms": Deadline("limits/test_store.py::test_no_key_outlives_the_backstop"),
     "closed_record_ttl_ms": Deadline("limits/test_store.py::test_a_closed_record_stays_for_its_time"),
     "replica_ttl_ms": Deadline("session_store/test_registry.py::test_a_replica_without_a_beat_is_gone_and_its_slots_with_it"),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.asyncio import Redis
 
 from session_store import Committed, SessionMissing, Store, StoreSettings, StoreUnavailable
 from tests.session_store.helpers import beat, commit, create, until
@@ -89,3 +90,12 @@ async def test_a_full_redis_is_unavailable() -> None:
             for seq in range(1, 100):
                 await store.records.commit(commit(lease, seq, bytes(100_000)))
         await store.close()
+
+
+async def test_a_redis_with_too_few_replicas_is_unavailable_until_it_has_them(server: ValkeyProcess) -> None:
+    async with await _opened(server) as store, Redis.from_url(server.url) as admin:
+        await admin.config_set("min-replicas-to-write", "1")
+        with pytest.raises(StoreUnavailable):
+            await create(store, "s1")
+        await admin.config_set("min-replicas-to-write", "0")
+        await create(store, "s1")

@@ -38,7 +38,8 @@ class House:
     """`services` are started as processes of their own; ("all",) is one process with every stage.
 
     `stages`: all that must be there before anybody is let in. With `replicas` above 1 there are as many of each service, the second named
-    "vad-2" and so on; `gateways` as many gateways. A service may also be the name of one stage.
+    "vad-2" and so on; `gateways` as many gateways. A service may also be the name of one stage. `store_url`: of a store that is there
+    already, instead of a Valkey of its own.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class House:
         gateways: int = 1,
         replicas: int = 1,
         stages: tuple[str, ...] = STAGES,
+        store_url: str = "",
     ) -> None:
         self.stages = stages
         self.folder, self.faults, self.accounts = folder, folder / "faults", folder / "accounts"
         for each in (folder, self.faults, self.accounts):
             each.mkdir(parents=True, exist_ok=True)
         self.valkey = ValkeyProcess()
+        self.store_url = store_url or self.valkey.url
         self._slots, self._service_env = slots, service_env or {}
         self._gateway_env = {"PARLEY_HTTP_BIND": "127.0.0.1:0", **(gateway or {})}
         self.services: dict[str, Child] = {
@@ -72,7 +75,7 @@ class House:
 
     def _service(self, service: str, number: int) -> Child:
         env = {
-            "PARLEY_REDIS_URL": self.valkey.url,
+            "PARLEY_REDIS_URL": self.store_url,
             "PARLEY_HEARTBEAT_S": "0.2",
             **SHORT,
             "PARLEY_DRAIN_S": "1",
@@ -84,12 +87,13 @@ class House:
         return Child(_numbered(service, number), command, env, self.folder)
 
     def _gateway(self, number: int) -> Child:
-        env = {"PARLEY_REDIS_URL": self.valkey.url, **SHORT, **self._gateway_env}
+        env = {"PARLEY_REDIS_URL": self.store_url, **SHORT, **self._gateway_env}
         return Child(_numbered("gateway", number), ["-m", "gateway"], env, self.folder)
 
     def start(self) -> House:
         """Returns when every stage is registered and the gateway serves."""
-        self.valkey.start()
+        if self.store_url == self.valkey.url:
+            self.valkey.start()
         children = [*self.services.values(), *self.gateways]
         try:
             for child in children:
@@ -136,11 +140,11 @@ class House:
 
     async def records(self, *session_ids: str) -> list[str]:
         """State of each session's record in the store. Raises SessionMissing."""
-        async with await Store.open(self.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+        async with await Store.open(self.store_url, StoreSettings(redis_timeout_ms=5000)) as store:
             return [(await store.records.load(session_id)).record.state for session_id in session_ids]
 
     async def _replicas(self) -> list[Any]:
-        async with await Store.open(self.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+        async with await Store.open(self.store_url, StoreSettings(redis_timeout_ms=5000)) as store:
             return await store.registry.replicas()
 
     # addresses

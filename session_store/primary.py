@@ -1,0 +1,85 @@
+"""Connections to the primary that the sentinels name, and to no other server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from redis import exceptions as failures
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
+
+from session_store.sentinel_url import SentinelUrl
+from session_store.sentinels import Sentinels
+
+
+class NotPrimary(failures.ConnectionError):
+    """The server that the sentinels name is a replica: they are behind, or it has only just been demoted."""
+
+
+class ToPrimary(Connection):
+    """Asks the sentinels whenever it is made, and the server itself for its role."""
+
+    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+        super().__init__(**options)
+        self._sentinels = sentinels
+
+    async def connect_check_health(self, check_health: bool = True, retry_socket_connect: bool = True) -> None:
+        """Raises NoPrimary, NotPrimary, and what every connection raises."""
+        if not self.is_connected:
+            self.host, self.port = await self._sentinels.primary()
+        await super().connect_check_health(check_health, retry_socket_connect)
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Raises NotPrimary."""
+        await super().on_connect_check_health(check_health)
+        # ROLE and INFO want rights of an administrator
+        await self.send_command("HELLO", check_health=False)
+        told = await self.read_response()
+        facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+        if facts.get(b"role") != b"master":
+            raise NotPrimary("the server is not the primary")
+
+
+class ToPrimaryTls(ToPrimary, SSLConnection):
+    """The same over TLS."""
+
+
+class PrimaryPool(BlockingConnectionPool):
+    """Asks the sentinels now and then, too: a primary that they gave up may still answer, and take what nobody will ever find."""
+
+    def __init__(self, url: SentinelUrl, sentinels: Sentinels, poll_s: float, **options: Any) -> None:
+        super().__init__(connection_class=ToPrimaryTls if url.tls else ToPrimary, sentinels=sentinels, **options)
+        self._sentinels, self._poll_s = sentinels, poll_s
+        self._watching: asyncio.Task[None] | None = None
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """Whatever leads to a former primary is made anew. Raises NotPrimary when there was another one meanwhile."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="watch the sentinels")
+        await self._drop_stale(connection)
+        await super().ensure_connection(connection)
+        if await self._drop_stale(connection):
+            raise NotPrimary("the primary is another one by now")
+
+    async def aclose(self) -> None:
+        """Closes every connection, those to the sentinels included."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await super().aclose()
+        await self._sentinels.close()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            with contextlib.suppress(failures.RedisError, OSError):
+                await self._sentinels.primary()
+                for connection in tuple(self._available_connections):
+                    await self._drop_stale(connection)
+
+    async def _drop_stale(self, connection: AbstractConnection) -> bool:
+        if stale := isinstance(connection, ToPrimary) and (connection.host, connection.port) != self._sentinels.known:
+            await connection.disconnect(nowait=True)
+        return stale
