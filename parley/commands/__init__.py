@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .costs import costs
 from .keys import keys
 from .make_random import make_random
 from .models import models
@@ -23,6 +24,7 @@ app.command()(up)
 app.command()(talk)
 app.command()(make_random)
 app.command()(probe)
+app.command()(costs)
 app.add_typer(models, name="models")
 app.add_typer(keys, name="keys")
 app.add_typer(sessions, name="sessions")
