@@ -18,7 +18,7 @@ _FAST = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0
 _DELTA = (0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.00125, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25)
 _OPEN = (*_FAST, 2.0, 3.0, 5.0, 10.0)
 _QUEUE = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
-_PLACE = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+_PLACE = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 _GAP = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BYTES = (64, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 262_144, 1_048_576)
@@ -35,6 +35,7 @@ OPENS = Counter("parley_gateway_opens_total", "Upgrade requests by what became o
 ACCESS_REFUSALS = Counter("parley_gateway_access_refusals_total", "Upgrades and requests refused for what their sender is, by why", ["why"])
 CLIENT_SECRETS = Counter("parley_gateway_client_secrets_total", "Client secrets asked for, by what became of it", ["outcome"])
 KEY_FILE_READS = Counter("parley_gateway_key_file_reads_total", "Times the key file had changed, by what became of it", ["outcome"])
+KEY_FILE_CURRENT = Gauge("parley_gateway_key_file_current", "0 while the key file cannot be read, and older keys hold")
 OPEN_SECONDS = Histogram("parley_gateway_open_seconds", "Admission, with its wait, and opening of all stages", buckets=_OPEN)
 CLOSES = Counter("parley_gateway_closes_total", "Sessions ended, by reason", ["reason"])
 CLIENT_EVENTS = Counter("parley_gateway_client_events_total", "Events from clients", ["type"])
@@ -50,7 +51,7 @@ BATCHES = Histogram(
 TO_CLIENT = Tally("parley_gateway_chunk_to_client_seconds", "Stage chunk (or its due time) to socket write", buckets=_DELTA)
 COMMIT_SECONDS = Tally("parley_gateway_commit_seconds", "Commit of a transition to the store", buckets=_DELTA)
 JOURNAL_BYTES = Tally("parley_gateway_journal_bytes", "Journal and checkpoint that one commit writes", buckets=_BYTES)
-FENCED = Counter("parley_gateway_fenced_total", "Sessions that turned out to be another gateway's, by who said so", ["by"])
+FENCED = Counter("parley_gateway_fenced_total", "Times a session turned out to be another gateway's, by who said so", ["by"])
 STORE_REACHABLE = Gauge("parley_gateway_store_reachable", "1 when the store took the last beat")
 LOOP_LAG = Tally("parley_gateway_loop_lag_seconds", "Lateness of a timer of 100 ms", buckets=_LAG)
 UNDURABLE = Counter("parley_gateway_undurable_commits_total", "Commits that the store did not take in time")
@@ -97,6 +98,7 @@ def prepare(stages: Iterable[str], profile: str, model: str) -> None:
     for outcome in ("accepted", *OWN_REFUSALS):
         OPENS.labels(outcome)
     CLIENT_SECRETS.labels("made")
+    KEY_FILE_CURRENT.set(1)
     REFUSALS.labels("internal_error")
     for family, values in (
         (QUEUE_SECONDS, QUEUE_OUTCOMES),

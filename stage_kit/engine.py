@@ -28,7 +28,7 @@ class InvalidConfig(ValueError):
 
 
 class StepFailed(RuntimeError):
-    """Raised from `Engine.step` when the engine knows which slot is at fault: only that slot's work fails."""
+    """Raised from `Engine.step` when the engine knows which slot is at fault, of this batch or one before: only that slot's work fails."""
 
     def __init__(self, slot: Slot, why: str) -> None:
         super().__init__(why)

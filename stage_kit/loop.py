@@ -99,13 +99,13 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            self._idle = False
             self._engine.load()
         except BaseException as error:
             self._outbox.post(self._report_loaded, error)
             return
         self._outbox.post(self._report_loaded, None)
         try:
+            self._turned, self._idle = time.monotonic(), False
             while not self._stopping:
                 self._one_turn()
         except BaseException as error:
@@ -257,10 +257,11 @@ class EngineLoop:
             self._engine.step([session.slot for session in batch])
         except Exception as error:
             self._survive(error)
-            at_fault = [session for session in batch if isinstance(error, StepFailed) and session.slot is error.slot]
-            if at_fault or len(batch) == 1:
-                session = (at_fault or batch)[0]
-                self._fault(session, session.slot.working, error)
+            if isinstance(error, StepFailed) or len(batch) == 1:
+                # an engine that looks ahead may tell of one that is not in this batch, or not here any more
+                at_fault = [each for each in self._sessions if each.slot is error.slot] if isinstance(error, StepFailed) else batch
+                for session in at_fault:
+                    self._fault(session, session.slot.working, error)
                 return
             self._log.warning("a batch failed; its slots are stepped alone", slots=len(batch), error=describe(error))
             for session in batch:

@@ -29,6 +29,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.build = self._gauge("build_info", "Always 1: what runs here", "version", "python", "service")
         self.engine = self._gauge("engine_info", "Always 1: what the stage runs", "stage", "engine", "model")
+        self.loaded = self._gauge("loaded", "1 once the engines are loaded")
         self.registered = self._gauge("registered", "1 when the registry took the last beat")
         self.draining = self._gauge("draining", "1 while it takes no new sessions", "stage")
         self.detached = self._gauge("sessions_detached", "Sessions held that no gateway is connected for", "stage")

@@ -74,6 +74,7 @@ class Service:
         for host in self.hosts.values():
             if isinstance(host.runner, EngineLoop) and host.runner.died is not None:
                 host.runner.died.add_done_callback(self._engine_died)
+        self.metrics.loaded.set(1)
         await self.health.set(startup=True, ready=True)
         self._write_ready_file()
         self._log.info("ready", grpc=self.address, http=self.http.address, stages=sorted(self.hosts))

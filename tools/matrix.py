@@ -11,7 +11,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -59,13 +59,13 @@ class Collector:
             self.broken.append(report.nodeid)
 
 
-def collect(root: Path) -> Collector:
-    """Collect the tests below root/tests as `pytest` does, quietly."""
+def collect(root: Path, below: Sequence[str] = ("tests",)) -> Collector:
+    """Collect the tests below these folders of `root` as `pytest` does, quietly."""
     collector = Collector()
     sys.path.insert(0, str(root))
-    arguments = ["--collect-only", "--continue-on-collection-errors", "-p", "no:cacheprovider", f"--rootdir={root}", str(root / "tests")]
+    arguments = ["--collect-only", "--continue-on-collection-errors", "-p", "no:cacheprovider", f"--rootdir={root}"]
     with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
-        status = pytest.main(arguments, [collector])
+        status = pytest.main([*arguments, *(str(root / each) for each in below)], [collector])
     if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
         sys.exit(said.getvalue())
     return collector
@@ -84,11 +84,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--missing", action="store_true", help="show only the rows without a test")
     parser.add_argument("--write-ids", action="store_true", help=f"refresh {IDS.name} from the matrix")
+    parser.add_argument("below", nargs="*", default=["tests"], help="folders of tests to look into; all of them when left out")
     options = parser.parse_args(arguments)
     ids = ids_of(MATRIX.read_text(encoding="utf-8")) if MATRIX.exists() else IDS.read_text(encoding="utf-8").splitlines()
     if options.write_ids:
         IDS.write_text("\n".join(ids) + "\n", encoding="utf-8")
-    collector = collect(ROOT)
+    collector = collect(ROOT, options.below)
     console = Console(width=None if sys.stdout.isatty() else 160)
     rows = Table("id", "tests", "where", title="Behaviour matrix")
     for name in ids:

@@ -66,6 +66,7 @@ _GATEWAY = {
     "client_secrets_total": Meaning("Do browsers get their secrets?", {"outcome": _SECRET}),
     "key_file_reads_total": Meaning("Did a changed key file take effect?", {"outcome": _each(*metrics.KEY_FILE_OUTCOMES)}),
     "closes_total": Meaning("Why do conversations end?", {"reason": _CLOSE}),
+    "key_file_current": Meaning("Do the keys of the file hold, or those from before it was changed?", unit="0 or 1"),
     "client_events_total": Meaning("What do clients send?", {"type": _COMMAND}),
     "server_events_total": Meaning("What are clients told?", {"type": _EVENT}),
     "refusals_total": Meaning("Which errors do clients meet within a conversation?", {"code": _ERROR}),
@@ -76,7 +77,10 @@ _GATEWAY = {
     "journal_bytes": Meaning("How much does a turn write to the store, and all of them in a second?"),
     "undurable_commits_total": Meaning("Are conversations on their own, because the store does not take their state?"),
     "store_reachable": Meaning("Does this gateway reach the store?", unit="0 or 1"),
-    "fenced_total": Meaning("How often did a gateway act for a session that another one has by now?", {"by": _each(*metrics.FENCED_BY)}),
+    "fenced_total": Meaning(
+        "How often did a gateway hold a session that another one has by now? Each stage of one that is resumed elsewhere says so, too.",
+        {"by": _each(*metrics.FENCED_BY)},
+    ),
     "loop_lag_seconds": Meaning("Is the process too busy to be on time?"),
     "stage_errors_total": Meaning("Which stage fails, and how?", {"stage": STAGE, "code": _CODE}),
     "turned_back_total": Meaning("Which stage cannot keep up with what it is sent?", {"stage": STAGE}),
@@ -108,6 +112,7 @@ _STAGE = {
     "engine_info": Meaning(
         "Which engine and model serves a stage?", {**_BY_STAGE, "engine": Values("its engine"), "model": Values("its model")}
     ),
+    "loaded": Meaning("Does it still load its model?", unit="0 or 1"),
     "registered": Meaning("Does the registry know of this replica?", unit="0 or 1"),
     "draining": Meaning("Is this replica on its way out?", _BY_STAGE, "0 or 1"),
     "sessions": Meaning("How many slots are taken?", _BY_STAGE),

@@ -73,9 +73,11 @@ class KeyFile:
             self._keys = await asyncio.to_thread(read_keys, self._path)
         except KeyFileError as failure:
             metrics.KEY_FILE_READS.labels("failed").inc()
+            metrics.KEY_FILE_CURRENT.set(0)
             log.error("key file not read; its keys stay as they were", why=str(failure))
         else:
             metrics.KEY_FILE_READS.labels("read").inc()
+            metrics.KEY_FILE_CURRENT.set(1)
             log.info("key file read again", keys=len(self._keys))
         self._stamp = stamp  # not before: nobody else may be judged meanwhile by what the file said
 

@@ -15,7 +15,37 @@ from tests.helm.support.binaries import helm, kubectl
 from tests.helm.support.chart import CHART, EXAMPLES, manifests
 
 EVERYTHING = {"Deployment", "StatefulSet", "Service", "ConfigMap", "NetworkPolicy", "ServiceAccount", "PodDisruptionBudget", "Job", "Pod",
-              "Ingress", "HTTPRoute", "ScaledObject", "ServiceMonitor", "HorizontalPodAutoscaler", "ResourceClaimTemplate"}  # fmt: skip
+              "Ingress", "HTTPRoute", "ScaledObject", "ServiceMonitor", "HorizontalPodAutoscaler", "ResourceClaimTemplate",
+              "Role", "RoleBinding"}  # fmt: skip
+
+
+ODD = {
+    "image": {"pullSecrets": ["1e3"]},
+    "serviceAccount": {"create": False, "name": "on"},
+    "models": {"fetch": "job", "volume": {"size": "1Gi", "storageClassName": "1e3"}},
+    "redis": {"existingSecret": "yes", "key": "1", "caSecret": "0x1"},
+    "valkey": {"auth": {"existingSecret": "yes", "passwordKey": "2"}, "aof": True, "persistence": {"storageClassName": "null"}},
+    "auth": {"keys": {"existingSecret": "off", "key": "3"}},
+    "tls": {"existingSecret": "no"},
+    "mtls": {"existingSecret": "n", "serverName": "1e3"},
+    "commonLabels": {"cost-center": "4711", "y": "n"},
+    "gateway": {
+        "priorityClassName": "1e3", "runtimeClassName": "true", "nodeSelector": {"pool": "1"}, "tmpSize": "1000000",
+        "podAnnotations": {"since": "2026-01-01", "load": "0.5"}, "service": {"appProtocol": "1e3", "annotations": {"port": "443"}},
+    },
+    "vad": {"shmSize": "64Mi", "settings": {"PARLEY_TURN_SLOTS": "0016"}, "extraEnv": [{"name": "X", "value": "1e3"}]},
+    "ingress": {
+        "enabled": True, "host": "1e3", "className": "123", "tlsSecret": "456", "paths": [{"path": "/v1: #", "pathType": "Prefix"}],
+    },
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "1e3"}], "paths": [{"type": "Exact", "value": "/{a,b}"}]},
+    "monitoring": {"serviceMonitor": {"enabled": True, "labels": {"a": "1"}}, "dashboards": {"enabled": True, "namespace": "123"}},
+    "autoscaling": {
+        "mode": "keda",
+        "prometheus": {"serverAddress": "http://p:9090", "authenticationRef": "1e3", "metadata": {"ignoreNullValues": "true"}},
+    },
+    "test": {"apiKey": {"existingSecret": "1e3", "key": "4"}},
+}  # fmt: skip
+"""Names that YAML would take for numbers, truths and nothing, were they not quoted."""
 
 
 class Operator:
@@ -122,6 +152,21 @@ def test_from_embedded_models_to_a_native_one_and_back(operator: Operator) -> No
 
     operator.release("upgrade", CHART / "values-examples" / "embedded.yaml")
     assert operator.cluster.names("Deployment") == {f"t-parley-{name}" for name in ("gateway", "vad", "thinker", "talker", "vocoder")}
+
+
+def test_whatever_things_are_called(operator: Operator, tmp_path: Path) -> None:
+    values = tmp_path / "odd.yaml"
+    values.write_text(json.dumps(ODD))
+
+    operator.release("install", values)
+    operator.helm("test", "t", "--namespace", "voice", "--timeout", "60s")
+    operator.release("upgrade", values, 'commonLabels={"cost-center": "0815"}')
+
+    found = {(each["kind"], each["metadata"]["name"]): each for each in operator.cluster.objects.values()}
+    assert found["ScaledObject", "t-parley-vad"]["spec"]["triggers"][0]["authenticationRef"] == {"name": "1e3"}
+    assert found["ScaledObject", "t-parley-vad"]["spec"]["triggers"][0]["metadata"]["ignoreNullValues"] == "true", "the operator's word"
+    assert found["HTTPRoute", "t-parley"]["spec"]["rules"][0]["matches"][0]["path"] == {"type": "Exact", "value": "/{a,b}"}
+    assert found["ConfigMap", "t-parley-dashboard-parley-overview"]["metadata"]["namespace"] == "123"
 
 
 def test_wrong_values_leave_a_release_as_it_is(operator: Operator) -> None:

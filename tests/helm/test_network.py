@@ -147,6 +147,16 @@ def test_without_them_all_is_open() -> None:
     assert ("valkey", 6379) in Cluster(documents).flows()["outside"]
 
 
+def test_name_servers_that_listen_elsewhere() -> None:
+    documents = manifests('networkPolicy={"dnsPorts": [53, 5353]}', NO_FETCH)
+    asks = [rule["ports"] for each in of_kind(documents, "NetworkPolicy").values() for rule in each["spec"].get("egress", [])
+            if {port["port"] for port in rule["ports"]} & {53, 5353}]  # fmt: skip
+
+    assert asks and all(
+        {(port["protocol"], port["port"]) for port in ports} == {("UDP", 53), ("TCP", 53), ("UDP", 5353), ("TCP", 5353)} for ports in asks
+    )
+
+
 @pytest.mark.parametrize("example", ["embedded", "production", "native-one-gpu"])
 def test_ports_in_policies_are_ports_of_containers(example: str) -> None:
     documents = manifests(CHART / "values-examples" / f"{example}.yaml")

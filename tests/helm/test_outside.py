@@ -41,7 +41,8 @@ def test_keda_scales_every_deployment_on_those_who_speak_and_those_who_wait() ->
 
 
 def test_the_query_asks_for_metrics_that_there_are() -> None:
-    importlib.import_module("gateway.metrics")
+    for module in ("gateway.metrics", "gateway.census"):
+        importlib.import_module(module)
     known = {sample.name for family in REGISTRY.collect() for sample in family.samples}
 
     query = scalers()["gateway"]["spec"]["triggers"][0]["metadata"]["query"]
@@ -170,6 +171,26 @@ def test_dashboards_fit_their_config_maps() -> None:
 
     assert len(boards) == len(list((CHART / "files" / "dashboards").glob("*.json")))
     assert all(len(text.encode()) < 1_000_000 for board in boards for text in board["data"].values())
+
+
+def test_alerts_lead_to_the_runbooks_where_they_are_published() -> None:
+    where = "https://docs.example.com/parley/runbooks"
+    rules = manifests(f'monitoring={{"prometheusRule": {{"enabled": true, "runbooks": "{where}"}}}}')
+
+    alerts = [rule for group in of_kind(rules, "PrometheusRule")["alerts"]["spec"]["groups"] for rule in group["rules"]]
+    assert {alert["annotations"]["runbook_url"].partition("#")[0] for alert in alerts} == {where}
+
+
+def test_clients_keep_their_addresses_where_it_is_said() -> None:
+    said = (
+        '{"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/internal", '
+        '"loadBalancerSourceRanges": ["10.0.0.0/8"]}'
+    )
+    service = of_kind(manifests('auth={"anonymous": true}', f'gateway={{"service": {said}}}'), "Service")["gateway"]["spec"]
+
+    assert (service["externalTrafficPolicy"], service["loadBalancerClass"]) == ("Local", "example.com/internal")
+    assert service["loadBalancerSourceRanges"] == ["10.0.0.0/8"]
+    assert "externalTrafficPolicy" not in of_kind(manifests(), "Service")["gateway"]["spec"]
 
 
 def test_rules_are_those_of_the_chart() -> None:

@@ -22,11 +22,30 @@ WRONG = {
     "a moving tag of a component": ('{"talker": {"image": {"repository": "x", "tag": "latest-gpu"}}}', "tag"),
     "an engine that is not there": ('{"models": {"fetch": "sometimes"}}', "fetch"),
     "a password in plain sight": ('{"redis": {"url": "redis://:secret@store:6379"}, "valkey": {"enabled": false}}', "url"),
-    "Sentinel": ('{"redis": {"url": "redis+sentinel://store:26379/primary"}, "valkey": {"enabled": false}}', "url"),
+    "the sentinels' password in plain sight": (
+        '{"redis": {"url": "redis+sentinel://s:26379/parley?sentinel_password=secret"}, "valkey": {"enabled": false}}',
+        "url",
+    ),
+    "a password in plain sight, further on": (
+        '{"redis": {"url": "redis://store?db=1&password=secret"}, "valkey": {"enabled": false}}',
+        "url",
+    ),
+    "sentinels of no service": ('{"redis": {"url": "redis+sentinel://store:26379"}, "valkey": {"enabled": false}}', "url"),
+    "a password of the hub in plain sight": ('{"checkpoint": {"download": {"host": "https://me:secret@hub.example.com"}}}', "host"),
     "a socket of the host": ('{"redis": {"url": "unix:///run/redis.sock"}, "valkey": {"enabled": false}}', "url"),
     "a drain by another name": ('{"thinker": {"settings": {"PARLEY_DRAIN_S": "5"}}}', "PARLEY_DRAIN_S"),
     "a gateway's drain by another name": ('{"settings": {"PARLEY_DRAIN_TIMEOUT_MS": "5"}}', "PARLEY_DRAIN_TIMEOUT_MS"),
     "keys in plain sight": ('{"gateway": {"settings": {"PARLEY_API_KEYS": "k"}}}', "PARLEY_API_KEYS"),
+    "a password of another service in plain sight": ('{"thinker": {"settings": {"OPENAI_API_KEY": "sk-x"}}}', "OPENAI_API_KEY"),
+    "a token in plain sight": ('{"settings": {"HF_TOKEN": "x"}}', "HF_TOKEN"),
+    "a name with capitals": ('{"nameOverride": "My App"}', "nameOverride"),
+    "a name with dots": ('{"fullnameOverride": "voice.eu"}', "fullnameOverride"),
+    "a budget that is a number as text": ('{"gateway": {"pdb": {"minAvailable": "1"}}}', "pdb"),
+    "a surge that is a number as text": ('{"gateway": {"strategy": {"rollingUpdate": {"maxSurge": "1"}}}}', "maxSurge"),
+    "so seldom a scrape that alerts are blind": ('{"monitoring": {"serviceMonitor": {"interval": "5m"}}}', "interval"),
+    "a key in a list that is unknown": ('{"ingress": {"paths": [{"path": "/v1", "pathType": "Prefix", "port": 1}]}}', "port"),
+    "a component that is taken away": ('{"thinker": null}', "thinker"),
+    "a drain that is taken away": ('{"talker": {"drain": null}}', "drain"),
     "a setting that is no text": ('{"gateway": {"settings": {"PARLEY_GRACE_MS": 30000}}}', "PARLEY_GRACE_MS"),
     "a stage on the card that is none": (
         '{"talker": {"gpu": {"count": 1, "resourceName": "nvidia.com/gpu", "stagesOnCard": ["vad"]}}}',
@@ -40,11 +59,16 @@ WRONG = {
     "a mode that is none": ('{"autoscaling": {"mode": "vpa"}}', "mode"),
     "a quantity that is none": ('{"valkey": {"resources": {"limits": {"memory": "much"}}}}', "memory"),
     "an origin that is a page": ('{"auth": {"allowedOrigins": ["https://x.example.com/page"]}}', "allowedOrigins"),
+    "a look at costs every second": ('{"deletionCost": {"everySeconds": 1}}', "everySeconds"),
+    "a step of no sessions": ('{"deletionCost": {"stepSessions": 0}}', "stepSessions"),
+    "an unknown key of costs": ('{"deletionCost": {"step": 4}}', "step"),
     "a path without a slash": ('{"ingress": {"paths": [{"path": "v1", "pathType": "Prefix"}]}}', "paths"),
 }
 
 CONTRADICTIONS = {
     "two stores": (('redis={"url": "redis://store:6379"}',), "redis.url"),
+    "a store behind a closed port": (('redis={"url": "rediss://store.example.com:6380/0"}', 'valkey={"enabled": false}'), "redisPorts"),
+    "sentinels behind a closed port": (('redis={"url": "redis+sentinel://a,b:6379/parley"}', 'valkey={"enabled": false}'), "port 26379"),
     "no store": (('valkey={"enabled": false}',), "redis.url or redis.existingSecret"),
     "a password that only the server knows": (('valkey={"auth": {"existingSecret": "s"}}',), "go together"),
     "a way in without keys": (('ingress={"enabled": true, "host": "x.example.com"}',), "auth.keys"),
@@ -64,6 +88,9 @@ CONTRADICTIONS = {
     "a profile that the chart does not hold": (('profile={"name": "unheard"}',), "profile.content"),
     "a profile that is no YAML": (('profile={"name": "own", "content": "nodes: ["}',), "profile.content"),
     "KEDA without a Prometheus": (('autoscaling={"mode": "keda"}',), "autoscaling.prometheus.serverAddress"),
+    "a GPU among the resources": (('thinker={"resources": {"limits": {"nvidia.com/gpu": "1"}}}',), "thinker.gpu.resourceName"),
+    "an instance of a GPU among the resources": (('talker={"resources": {"requests": {"nvidia.com/mig-1g.10gb": "1"}}}',), "talker.gpu"),
+    "a name that no Service has": (('fullnameOverride="1st"',), "fullnameOverride"),
     "fewer at most than at least": (('vad={"autoscaling": {"min": 5}}',), "vad.autoscaling.max"),
 }
 
@@ -83,6 +110,25 @@ def test_wrong_values_are_refused_with_their_place(values: str, named: str, majo
 @pytest.mark.parametrize(("values", "named"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_contradictions_are_refused_with_the_values_at_fault(values: tuple[str, ...], named: str) -> None:
     assert named in refusal(*values)
+
+
+EMPTY = (
+    *("commonLabels", "settings", "image.pullSecrets", "models.nodeSelector", "networkPolicy.gatewayFrom"),
+    *(
+        "gateway.podLabels",
+        "gateway.affinity",
+        "gateway.egress",
+        "gateway.strategy",
+        "vad.settings",
+        "vad.extraEnv",
+        "thinker.gpu.stagesOnCard",
+    ),
+)
+
+
+def test_what_is_left_empty_is_as_if_it_were_not_said() -> None:
+    """A key of a values file whose lines below are all commented out."""
+    assert manifests(*(f"{place}=null" for place in EMPTY)) == manifests()
 
 
 def test_the_grace_may_be_longer_than_the_drain() -> None:

@@ -154,6 +154,42 @@ def test_settings_of_one_s_own_profile_reach_its_services() -> None:
     assert environment(found["gateway"][1])["PARLEY_GRACE_MS"] == "5"
 
 
+def test_numbers_of_a_profile_are_what_its_services_read() -> None:
+    """As the supervisor takes them: Helm alone would make 1e+06 of a million."""
+    content = (
+        "model: m\nservices: {gateway: {PARLEY_JOURNAL_MAX_BYTES: 8388608, PARLEY_PULSE_TIMEOUT_MS: 1500, PARLEY_KEYS_IN_REDIS: true}}"
+    )
+    env = environment(served(manifests(f"profile={json.dumps({'name': 'own', 'content': content})}"))["gateway"][1])
+
+    assert (env["PARLEY_JOURNAL_MAX_BYTES"], env["PARLEY_PULSE_TIMEOUT_MS"]) == ("8388608", "1500")
+    assert env["PARLEY_KEYS_IN_REDIS"] == "true"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'model: "ein Modell, \u201enu\u201c {{ .Values }}"\nsession: {instructions: "it\'s $HOME"}\n',
+        "  # set in by a comment\nmodel: m\n",
+        "\n\n  model: m\n  languages: [en]\n",
+        "# first\r\nmodel: m\r\n",
+    ],
+    ids=["signs", "comment", "indented", "lines of another system"],
+)
+def test_a_profile_of_one_s_own_arrives_as_it_is(content: str, tmp_path: Path) -> None:
+    documents = manifests(f"profile={json.dumps({'name': 'own', 'content': content})}")
+
+    arrived = of_kind(documents, "ConfigMap")["profile"]["data"]["own.yaml"]
+    assert yaml.safe_load(arrived) == yaml.safe_load(content)
+    assert arrived.replace("\r", "").strip("\n") == content.replace("\r", "").strip("\n")
+
+
+def test_values_reach_a_process_letter_by_letter() -> None:
+    value = 'say "hi", it\'s\n{{ .Release.Name }} $HOME \u00e9\u4e2d\U0001f600: # no comment'
+    env = environment(served(manifests(f"vad={json.dumps({'settings': {'PARLEY_TEST_TEXT': value}})}"))["vad"][1])
+
+    assert env["PARLEY_TEST_TEXT"] == value
+
+
 def test_the_operator_s_settings_win() -> None:
     native = ('profile={"name": "minicpmo45"}', 'checkpoint={"volume": {"existingClaim": "c"}}')
     found = served(
@@ -177,7 +213,7 @@ def test_threads_are_those_of_the_supervisor() -> None:
 
 def test_commands_are_modules_that_are_there() -> None:
     for process, (_, container) in served(manifests()).items():
-        command = container["command"]
+        command = container["args"]
         assert command[:2] == ["python", "-m"]
         assert (Path(__file__).parents[2] / command[2] / "__main__.py").is_file(), process
 
@@ -187,8 +223,7 @@ def test_the_daemon_s_command_is_understood(tmp_path: Path) -> None:
     native = manifests(CHART / "values-examples" / "native-one-gpu.yaml")
     pod = of_kind(native, "Deployment")["native"]["spec"]["template"]
     command = [
-        word.replace("/mps", str(tmp_path)).replace("nvidia-cuda-mps-control", "no-such-program")
-        for word in containers(pod)["mps"]["command"]
+        word.replace("/mps", str(tmp_path)).replace("nvidia-cuda-mps-control", "no-such-program") for word in containers(pod)["mps"]["args"]
     ]
 
     done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, timeout=60, check=False)
@@ -199,7 +234,7 @@ def test_the_daemon_s_command_is_understood(tmp_path: Path) -> None:
 def test_the_conversation_of_helm_test_is_one_of_parley_talk(tmp_path: Path) -> None:
     (pod,) = of_kind(manifests('test={"patienceSeconds": 0}'), "Pod").values()
     container = pod["spec"]["containers"][0]
-    shell, flags, script = container["command"]
+    shell, flags, script = container["args"]
     assert "helm.sh/hook" in pod["metadata"]["annotations"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment(container)}
 

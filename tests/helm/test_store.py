@@ -108,16 +108,18 @@ def test_another_configuration_restarts_it() -> None:
     [
         "redis://s:6379/2",
         "rediss://s:6380",
+        "redis+sentinel://s1:26379,s2:26379,s3/parley",
+        "rediss+sentinel://s:26379/parley/2?ssl_ca_certs=/etc/parley/redis-ca/ca.crt",
         "redis+cluster://s:6379",
         "rediss+cluster://s:6379?ssl_ca_certs=/etc/parley/redis-ca/ca.crt",
     ],
 )
 def test_what_the_store_supports_may_be_named(url: str) -> None:
     Connection(url, StoreSettings())
-    documents = manifests(f'redis={{"url": "{url}"}}', 'valkey={"enabled": false}')
+    documents = manifests(f'redis={{"url": "{url}"}}', 'valkey={"enabled": false}', 'networkPolicy={"redisPorts": [6379, 6380, 26379]}')
     assert not of_kind(documents, "StatefulSet")
 
 
-@pytest.mark.parametrize("url", ["redis+sentinel://s:26379/primary", "sentinel://s:26379", "unix:///run/s.sock", "http://s"])
+@pytest.mark.parametrize("url", ["redis+sentinel://s:26379/", "sentinel://s:26379/parley", "unix:///run/s.sock", "http://s"])
 def test_what_it_does_not_is_refused(url: str) -> None:
     assert "redis" in refusal(f'redis={{"url": "{url}"}}', 'valkey={"enabled": false}')

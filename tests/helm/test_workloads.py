@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,33 @@ def test_a_start_may_take_as_long_as_a_model_takes(values: Path) -> None:
             container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"]
             for container in document["spec"]["template"]["spec"]["containers"]
         ]
-        assert document["spec"]["progressDeadlineSeconds"] > max(budgets)
+        grace = document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert document["spec"]["progressDeadlineSeconds"] > max(budgets) + grace, "its GPU is free when the pod before it has drained"
         if "native" in values.stem and document["metadata"]["name"].endswith(("thinker", "native")):
             assert min(budgets) >= 900
+
+
+def test_a_native_model_has_the_time_it_takes_unless_it_is_said() -> None:
+    native = ('profile={"name": "minicpmo45"}', 'checkpoint={"volume": {"existingClaim": "c"}}')
+
+    def budget(container: Manifest) -> int:
+        return int(container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"])
+
+    assert [budget(served(manifests(*native))[name][1]) for name in STAGES] == [120, 900, 900, 900]
+    assert [budget(served(manifests())[name][1]) for name in STAGES] == [120] * 4
+    assert budget(served(manifests(*native, 'thinker={"startupSeconds": 60}'))["thinker"][1]) == 60
+
+
+@each_example
+def test_no_process_is_the_first_of_its_container(values: Path) -> None:
+    """Which sleeps through a SIGTERM that it has no handler for, and would be waited for until the end of the grace, an hour maybe."""
+    dockerfile = (CHART.parents[1] / "deploy" / "Dockerfile").read_text()
+    stages = {stage.split()[-1]: text for stage, text in re.findall(r"^FROM (\S+ AS \S+)$(.*?)(?=^FROM |\Z)", dockerfile, re.M | re.S)}
+    assert all('ENTRYPOINT ["tini", "--"]' in stages[target] for target in ("gateway", "stage"))
+    for label, pod in pods(manifests(values)):
+        for name, container in containers(pod).items():
+            if name != "valkey":
+                assert "command" not in container and container["args"], (label, name)
 
 
 @each_example
@@ -85,7 +110,7 @@ def test_pods_run_without_rights(values: Path) -> None:
         security = spec["securityContext"]
         assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, 10001, 10001), label
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, label
-        assert spec["automountServiceAccountToken"] is False, label
+        assert spec["automountServiceAccountToken"] is (label == "Deployment/costs"), label
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), label
         assert not [volume for volume in spec["volumes"] if "hostPath" in volume], label
         for container in containers(pod).values():
@@ -118,7 +143,7 @@ def test_what_is_written_to_is_mounted(values: Path) -> None:
                     assert value in mounts, label
                 elif value.startswith(("/models", "/checkpoint", "/etc/parley", "/mps")):
                     root = next(mount for mount in mounts if value == mount or value.startswith(f"{mount}/"))
-                    fetches = "fetch" in str(container.get("command")) or label.startswith("Job/")
+                    fetches = "fetch" in str(container.get("args")) or label.startswith("Job/")
                     assert mounts[root].get("readOnly", False) is (not root.startswith("/mps") and not fetches), (label, name)
 
 
@@ -132,6 +157,16 @@ def test_a_budget_stands_where_more_than_one_replica_does() -> None:
     for name, budget in two.items():
         labels = deployment(manifests('thinker={"replicas": 2}'), name)["spec"]["template"]["metadata"]["labels"]
         assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_budget_stands_where_a_scaler_may_make_more_than_one_replica() -> None:
+    scaled = ('autoscaling={"mode": "hpa"}',)
+
+    assert of_kind(manifests(*scaled), "PodDisruptionBudget").keys() == {"gateway", *STAGES}
+    assert of_kind(manifests(*scaled, 'gateway={"autoscaling": {"min": 1}}'), "PodDisruptionBudget").keys() == set(STAGES), (
+        "half of one gateway is one: its node could never be drained"
+    )
+    assert of_kind(manifests(*scaled, 'vad={"autoscaling": {"max": 1}}'), "PodDisruptionBudget").keys() == {"gateway", *STAGES[1:]}
 
 
 @each_example
@@ -159,6 +194,13 @@ def test_replicas_spread_over_zones_and_hosts() -> None:
         assert [each["topologyKey"] for each in spread] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
         assert {each["whenUnsatisfiable"] for each in spread} == {"ScheduleAnyway"}, "a laptop's cluster has one host"
         assert all(each["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items() for each in spread)
+
+
+def test_the_conversation_of_helm_test_runs_where_its_image_does() -> None:
+    said = '{"nodeSelector": {"kubernetes.io/arch": "amd64"}, "tolerations": [{"key": "voice", "operator": "Exists"}]}'
+    (pod,) = of_kind(manifests(f"gateway={said}"), "Pod").values()
+
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/arch": "amd64"} and pod["spec"]["tolerations"][0]["key"] == "voice"
 
 
 def test_where_a_pod_runs_can_be_said() -> None:
@@ -255,7 +297,7 @@ def test_the_daemon_starts_first_and_all_find_its_pipes() -> None:
 
     assert (daemon["name"], daemon["restartPolicy"]) == ("mps", "Always")
     assert environment(daemon)["PARLEY_READY_FILE"] == daemon["startupProbe"]["exec"]["command"][-1]
-    folder = daemon["command"][daemon["command"].index("nvidia-cuda-mps-control") + 1]
+    folder = daemon["args"][daemon["args"].index("nvidia-cuda-mps-control") + 1]
     for container in others:
         assert environment(container)["CUDA_MPS_PIPE_DIRECTORY"] == f"{folder}/pipe"
         assert {"/mps", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}

@@ -10,7 +10,7 @@ from typing import Any
 from parley_stage.v1 import stage_pb2
 
 from session_store.loop_lag import watch_loop
-from stage_kit import Append, Label, Service, Slot
+from stage_kit import Append, Label, Service, Settings, Slot
 from tests.stage_kit.support import INPUT, PCM_24K, EchoService, Probe, positions, serving, until_set
 
 LATE_S = 0.05
@@ -133,6 +133,30 @@ async def test_what_runs_here_is_told_from_the_start() -> None:
         assert samples["parley_stage_slots"].value == 4 and 0 <= samples["parley_stage_engine_age_seconds"].value < 1
         assert samples["process_resident_memory_bytes"].value > 0
         assert not any(name.endswith("_created") for name in samples)
+
+
+class Slow(Probe):
+    """Loads as long as its gate is closed."""
+
+    def load(self) -> None:
+        self.busy.set()
+        assert self.gate.wait(10)
+
+
+async def test_who_loads_is_not_stuck() -> None:
+    engine = Slow()
+    engine.gate.clear()
+    service = Service("test", [engine], Settings())
+    starting = asyncio.create_task(service.start())
+    try:
+        await until_set(engine.busy)
+        await asyncio.sleep(LATE_S)  # the time that a large model takes
+        assert value(service, "loaded") == 0 == value(service, "engine_age_seconds", stage="probe")
+    finally:
+        engine.gate.set()
+        await starting
+    assert value(service, "loaded") == 1
+    await service.stop()
 
 
 async def test_the_lag_of_an_event_loop_is_how_late_it_is() -> None:

@@ -8,7 +8,7 @@ from tools.dashboards.panels import board, graph, latency, listing, number
 from tools.dashboards.queries import WINDOW, of, quantile, rate, total
 
 _SESSIONS = total("parley_gateway_sessions")
-_FREE = f"1 - max({total('parley_stage_sessions', 'stage')} / {total('parley_stage_slots', 'stage')})"
+_TAKEN = of("parley:slots_taken:ratio")
 
 
 def overview() -> Dashboard:
@@ -22,7 +22,7 @@ def overview() -> Dashboard:
                 [
                     number("Conversations", "Sessions held by all gateways.", "none", _SESSIONS),
                     number("Waiting", "Sessions that wait for a slot.", "none", total("parley_gateway_sessions_queued"), good_below=1),
-                    number("Room left", "Share of free slots at the fullest stage.", "percentunit", _FREE, good_above=0.1),
+                    number("Room left", "Share of free slots at the fullest stage.", "percentunit", f"1 - max({_TAKEN})", good_above=0.1),
                     number(
                         "Answer begins (p95)",
                         "End of the user's turn decided to the first sound written.",
@@ -59,9 +59,9 @@ def overview() -> Dashboard:
                     ),
                     graph(
                         "Slots in use",
-                        "Share of each stage's slots that sessions hold. New ones wait at 100 %.",
+                        "Share of each stage's slots that sessions hold, replicas that drain or load left out. New ones wait at 100 %.",
                         "percentunit",
-                        (f"{total('parley_stage_sessions', 'stage')} / {total('parley_stage_slots', 'stage')}", "{{stage}}"),
+                        (f"max by (stage) ({_TAKEN})", "{{stage}}"),
                         limits=(0, 1),
                         good_below=0.9,
                     ),

@@ -154,7 +154,7 @@ def _faults() -> list[Panel]:
         ),
         graph(
             "Registered",
-            "1 while the registry takes the replica's beat.",
+            "1 while the registry takes the replica's beat: its model is loaded, and the store is there.",
             "none",
             (f"min by (job, instance) ({of('parley_stage_registered')})", "{{job}} {{instance}}"),
             limits=(0, 1),
@@ -185,7 +185,7 @@ def _gpu() -> list[Panel]:
             "percentunit",
             ("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", _CARD),
             limits=(0, 1),
-            good_below=0.97,
+            good_below=0.985,
         ),
         graph("Power", "Drawn now.", "watt", ("DCGM_FI_DEV_POWER_USAGE", _CARD)),
         graph("Temperature", "Of the card.", "celsius", ("DCGM_FI_DEV_GPU_TEMP", _CARD)),

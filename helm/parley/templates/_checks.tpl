@@ -4,6 +4,9 @@
 {{- include "parley.checkExposure" . -}}
 {{- include "parley.checkModels" . -}}
 {{- include "parley.checkGpus" . -}}
+{{- if not (regexMatch "^[a-z]" (include "parley.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: Services are named after the release, and no Service is called %q: begin with a letter" (include "parley.fullname" .)) -}}
+{{- end -}}
 {{- if and .Values.mtls.existingSecret (not .Values.mtls.serverName) -}}
 {{- fail "mtls.serverName: the name in the stages' certificates, because replicas are dialled by address" -}}
 {{- end -}}
@@ -30,7 +33,17 @@
 {{- if ne (empty .Values.valkey.auth.existingSecret) (empty $redis.existingSecret) -}}
 {{- fail "valkey.auth.existingSecret and redis.existingSecret go together: the server's password, and the URL with it" -}}
 {{- end -}}
-{{- else if not (or $redis.url $redis.existingSecret) -}}
+{{- else if $redis.url -}}
+{{- $open := list -}}
+{{- range .Values.networkPolicy.redisPorts -}}{{- $open = append $open (int .) -}}{{- end -}}
+{{- $usual := contains "+sentinel:" $redis.url | ternary "26379" "6379" -}}
+{{- range regexReplaceAll "^[a-z+]+://([^/?]*).*$" $redis.url "${1}" | splitList "," -}}
+{{- $port := regexFind ":[0-9]+$" . | trimPrefix ":" | default $usual -}}
+{{- if and $.Values.networkPolicy.enabled (not (has (int $port) $open)) -}}
+{{- fail (printf "networkPolicy.redisPorts: redis.url names port %s, to which nobody would be let through" $port) -}}
+{{- end -}}
+{{- end -}}
+{{- else if not $redis.existingSecret -}}
 {{- fail "redis.url or redis.existingSecret: without valkey.enabled there is no store" -}}
 {{- end -}}
 {{- end -}}
@@ -73,7 +86,15 @@
 {{- define "parley.checkGpus" -}}
 {{- $root := . -}}
 {{- range list "thinker" "talker" "vocoder" -}}
+{{- $component := . -}}
 {{- $gpu := (index $root.Values .).gpu -}}
+{{- range $part, $quantities := (index $root.Values .).resources -}}
+{{- range $name, $_ := $quantities -}}
+{{- if or (eq $name $gpu.resourceName) (hasPrefix "nvidia.com/" $name) -}}
+{{- fail (printf "%s.resources.%s: say %s as %s.gpu.resourceName and count, or the service computes on processors beside it" $component $part $name $component) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and (hasSuffix ".shared" $gpu.resourceName) (gt (int $gpu.count) 1) -}}
 {{- fail (printf "%s.gpu.count: more than one share of a shared GPU gives no more of it, and plugins refuse it" .) -}}
 {{- end -}}

@@ -87,17 +87,16 @@ TOKENIZERS_PARALLELISM: "false"
 {{- if eq (get $env "PARLEY_DEVICE") "auto" -}}
 {{- $_ := set $env "PARLEY_DEVICE" (eq (include "parley.onGpu" .) "true" | ternary "cuda" "cpu") -}}
 {{- end -}}
-{{- $env = mergeOverwrite $env (deepCopy .root.Values.settings) (deepCopy $values.settings) -}}
+{{- /* the root is read-only: whatever caches, caches in HOME */}}
+{{- $env = mergeOverwrite (dict "HOME" "/tmp" "PYTHONUNBUFFERED" "1") $env (.root.Values.settings | default dict | deepCopy) ($values.settings | default dict | deepCopy) -}}
+{{- /* a name that is there twice is refused when it is applied by the server */}}
+{{- range $values.extraEnv }}{{- $_ := unset $env .name }}{{- end -}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
-# the root is read-only: whatever caches, caches here
-- name: HOME
-  value: /tmp
-- name: PYTHONUNBUFFERED
-  value: "1"
+{{- /* toJson: a number of a profile is not to become 1e+06 */}}
 {{- range $name, $value := $env }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
 {{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}

@@ -11,7 +11,7 @@
 
 {{/* Who answers in a conversation of embedded models */}}
 {{- define "parley.llm" -}}
-{{- $settings := mergeOverwrite (include "parley.profileSettings" (dict "root" . "component" "thinker") | fromYaml) (deepCopy .Values.settings) (deepCopy .Values.thinker.settings) -}}
+{{- $settings := mergeOverwrite (include "parley.profileSettings" (dict "root" . "component" "thinker") | fromYaml) (.Values.settings | default dict | deepCopy) (.Values.thinker.settings | default dict | deepCopy) -}}
 {{- get $settings "PARLEY_LLM" | default "embedded" -}}
 {{- end -}}
 
@@ -30,7 +30,7 @@
 
 {{- define "parley.modelsVolume" -}}
 {{- if eq (include "parley.modelsShared" .) "true" -}}
-persistentVolumeClaim: {claimName: {{ include "parley.modelsClaim" . }}}
+persistentVolumeClaim: {claimName: {{ include "parley.modelsClaim" . | quote }}}
 {{- else -}}
 emptyDir: {sizeLimit: 2Gi}
 {{- end -}}
@@ -61,15 +61,14 @@ emptyDir: {sizeLimit: 2Gi}
 {{- else }}
 - name: wait-models-{{ $member }}
   # the stamp is the last file of a model that becomes visible
-  # the trap, because a shell that is process 1 sleeps through a SIGTERM
-  command: [sh, -ec, "trap 'exit 143' TERM; for name in {{ $names }}; do until [ -e /models/$name/.parley-model.json ]; do sleep 2 & wait $!; done; done"]
+  args: [sh, -ec, "for name in {{ $names }}; do until [ -e /models/$name/.parley-model.json ]; do sleep 2; done; done"]
   {{- include "parley.waiting" (dict "root" $root "component" $member "volume" "models") | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if and $checkpoint $root.Values.checkpoint.download.enabled }}
 - name: wait-checkpoint
-  command: [sh, -ec, "trap 'exit 143' TERM; until [ -e {{ include "parley.checkpointMark" $root }} ]; do sleep 5 & wait $!; done"]
+  args: [sh, -ec, "until [ -e {{ include "parley.checkpointMark" $root }} ]; do sleep 5; done"]
   {{- include "parley.waiting" (dict "root" $root "component" (eq .component "native" | ternary "thinker" .component) "volume" "checkpoint") | nindent 2 }}
 {{- end }}
 {{- end -}}
@@ -90,7 +89,7 @@ volumeMounts:
 {{- define "parley.fetchModels" -}}
 image: {{ include "parley.image" . }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-command: [python, -m, parley.models, fetch, {{ splitList " " .names | join ", " }}]
+args: [python, -m, parley.models, fetch, {{ splitList " " .names | join ", " }}]
 securityContext:
   {{- toYaml .root.Values.securityContext | nindent 2 }}
 env:

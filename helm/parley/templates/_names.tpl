@@ -2,50 +2,49 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* 40 characters, so that what is named after it has room. A digest stands for what is cut off: two long names stay two */}}
 {{- define "parley.fullname" -}}
+{{- $full := printf "%s-%s" .Release.Name (include "parley.name" .) -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $full = .Values.fullnameOverride -}}
 {{- else if contains (include "parley.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "parley.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- $full = .Release.Name -}}
 {{- end -}}
+{{- $full = $full | replace "." "-" -}}
+{{- if gt (len $full) 40 -}}
+{{- $full = printf "%s-%s" ($full | trunc 31 | trimSuffix "-") ($full | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- $full -}}
 {{- end -}}
 
-{{/* root, component */}}
+{{/* Nothing else finds pods, and none of it can ever change. Quoted, for a release may be called `on` or `1e3`: root, component */}}
 {{- define "parley.selector" -}}
-app.kubernetes.io/name: {{ include "parley.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "parley.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* root, component */}}
+{{/* The operator's labels win, but for those that find things. root, component, extra: labels that win over all */}}
 {{- define "parley.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name (.root.Chart.Version | replace "+" "_") }}
-{{ include "parley.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: parley
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := dict "app.kubernetes.io/version" .root.Chart.AppVersion "app.kubernetes.io/part-of" "parley" -}}
+{{- $fixed := include "parley.selector" . | fromYaml -}}
+{{- $_ := set $fixed "helm.sh/chart" (printf "%s-%s" .root.Chart.Name (.root.Chart.Version | replace "+" "_")) -}}
+{{- $_ := set $fixed "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- toYaml (mergeOverwrite $labels (.root.Values.commonLabels | default dict | deepCopy) $fixed (.extra | default dict)) -}}
 {{- end -}}
 
 {{/* The labels of a pod. No version of the chart: a new chart alone replaces no pod, and a Job cannot change: root, component, conf */}}
 {{- define "parley.podLabels" -}}
-{{ include "parley.selector" . }}
-app.kubernetes.io/part-of: parley
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- with .conf.podLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := dict "app.kubernetes.io/part-of" "parley" -}}
+{{- $said := mergeOverwrite (.root.Values.commonLabels | default dict | deepCopy) (deepCopy (.conf.podLabels | default dict)) -}}
+{{- toYaml (mergeOverwrite $labels $said (include "parley.selector" . | fromYaml)) -}}
 {{- end -}}
 
-{{/* An image's registry, where its repository names none of its own: root, image */}}
+{{/* An image with its registry, where its repository names none: root, image */}}
 {{- define "parley.repository" -}}
-{{- with .root.Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end }}{{ .image.repository }}
+{{- $host := splitList "/" .image.repository | first -}}
+{{- $named := and (contains "/" .image.repository) (or (contains "." $host) (contains ":" $host) (eq $host "localhost")) -}}
+{{- with .image.registry | default ($named | ternary "" .root.Values.image.registry) }}{{ . | trimSuffix "/" }}/{{ end }}{{ .image.repository }}
 {{- end -}}
 
 {{/* root, component */}}

@@ -12,14 +12,24 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Seconds until a rollout counts as stuck: images are pulled, models fetched and loaded meanwhile: root, conf */}}
+{{/* Seconds that a start may take; null: as long as the engine needs, a native one reads 20 GB and captures graphs: root, component, conf */}}
+{{- define "parley.startupSeconds" -}}
+{{- if kindIs "invalid" .conf.startupSeconds -}}
+{{- ne (include "parley.engine" .) "embedded" | ternary 900 120 -}}
+{{- else -}}
+{{- int .conf.startupSeconds -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Seconds until a rollout counts as stuck: one before drains (its GPU is free no sooner), images are pulled, models fetched and loaded
+meanwhile: root, component, conf */}}
 {{- define "parley.progressDeadline" -}}
-{{- add (int .conf.startupSeconds) 900 (.root.Values.checkpoint.download.enabled | ternary (int .root.Values.checkpoint.download.deadlineSeconds) 0) -}}
+{{- add (include "parley.startupSeconds" .) 900 (include "parley.grace" .) (.root.Values.checkpoint.download.enabled | ternary (int .root.Values.checkpoint.download.deadlineSeconds) 0) -}}
 {{- end -}}
 
 {{/* Where a pod runs, as whom, and how long it may take to leave: root, component, conf */}}
 {{- define "parley.podSpec" -}}
-serviceAccountName: {{ include "parley.serviceAccount" .root }}
+serviceAccountName: {{ include "parley.serviceAccount" .root | quote }}
 automountServiceAccountToken: false
 # links would set PARLEY_... variables, which the processes take for settings
 enableServiceLinks: false
@@ -29,14 +39,14 @@ securityContext:
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with .conf.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .conf.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .conf.nodeSelector }}
 nodeSelector:
@@ -100,11 +110,11 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 
 {{- define "parley.volumes" -}}
 - name: tmp
-  emptyDir: {sizeLimit: {{ .conf.tmpSize }}}
+  emptyDir: {sizeLimit: {{ .conf.tmpSize | quote }}}
 {{- range $name, $secret := include "parley.secretVolumes" . | fromYaml }}
 - name: {{ $name }}
   # readable to the group that fsGroup gives the pod
-  secret: {secretName: {{ $secret }}, defaultMode: 0440}
+  secret: {secretName: {{ $secret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .conf.extraVolumes }}
 {{ toYaml . }}

@@ -19,7 +19,7 @@
 {{/* Which engine a service takes: "embedded" or the name of a model's: root, component */}}
 {{- define "parley.engine" -}}
 {{- $variable := printf "PARLEY_%s" (upper .component) -}}
-{{- $settings := mergeOverwrite (include "parley.profileSettings" . | fromYaml) (deepCopy .root.Values.settings) (deepCopy (index .root.Values .component).settings) -}}
+{{- $settings := mergeOverwrite (include "parley.profileSettings" . | fromYaml) (.root.Values.settings | default dict | deepCopy) ((index .root.Values .component).settings | default dict | deepCopy) -}}
 {{- get $settings $variable | default "embedded" -}}
 {{- end -}}
 

@@ -8,7 +8,7 @@
 - name: {{ .component }}
   image: {{ include "parley.image" . }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-  command: [python, -m, {{ .component }}_svc]
+  args: [python, -m, {{ .component }}_svc]
   securityContext:
     {{- toYaml $root.Values.securityContext | nindent 4 }}
   env:
@@ -19,7 +19,7 @@
   startupProbe:
     {{- include "parley.probe" (dict "root" $root "ports" $ports "name" "startup") | nindent 4 }}
     periodSeconds: 5
-    failureThreshold: {{ div (add (int $conf.startupSeconds) 4) 5 }}
+    failureThreshold: {{ div (add (include "parley.startupSeconds" (dict "root" $root "component" .component "conf" $conf)) 4) 5 }}
   readinessProbe:
     {{- include "parley.probe" (dict "root" $root "ports" $ports "name" "ready") | nindent 4 }}
     periodSeconds: 2
@@ -101,11 +101,11 @@ lifecycle:
 {{- end }}
 {{- if $checkpoint }}
 - name: checkpoint
-  persistentVolumeClaim: {claimName: {{ include "parley.checkpointClaim" $root }}}
+  persistentVolumeClaim: {claimName: {{ include "parley.checkpointClaim" $root | quote }}}
 {{- end }}
 {{- if .conf.shmSize }}
 - name: shm
-  emptyDir: {medium: Memory, sizeLimit: {{ .conf.shmSize }}}
+  emptyDir: {medium: Memory, sizeLimit: {{ .conf.shmSize | quote }}}
 {{- end }}
 {{- if eq .component "native" }}
 {{- if $root.Values.onePod.mps.enabled }}

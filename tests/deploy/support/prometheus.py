@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -19,8 +18,7 @@ import yaml
 from tests.support.process import ROOT
 from tests.support.proxy import free_port
 
-from .packages import INSTALL_S, NotHere
-from .shell import run
+from .packages import add
 
 RULES = ROOT / "deploy" / "prometheus"
 START_S = 30.0
@@ -31,11 +29,7 @@ def install() -> None:
     """prometheus and promtool are there. Raises NotHere."""
     if shutil.which("promtool") and shutil.which("prometheus"):
         return
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        raise NotHere("these tests need prometheus and promtool, which root could install with apt-get")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run("apt-get", "update", "-qq", timeout_s=INSTALL_S, env=env)
-    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "prometheus", timeout_s=INSTALL_S, env=env)
+    add("prometheus")
 
 
 class Prometheus:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.access.key_file import KeyFile, KeyFileError, read_keys
 from gateway.access.keyring import Keyring
@@ -89,10 +90,17 @@ async def test_a_file_is_read_again_when_it_changes_and_keeps_its_keys_when_it_c
     assert [key.id for key in await file.keys()] == ["one", "two"]
     path.write_text("- broken: [")
     assert [key.id for key in await file.keys()] == ["one", "two"]
+    assert _current() == 0
     path.unlink()
     assert [key.id for key in await file.keys()] == ["one", "two"]
+    assert _current() == 0, "as long as it is so"
     _write(path)
     assert await file.keys() == []
+    assert _current() == 1
+
+
+def _current() -> float | None:
+    return REGISTRY.get_sample_value("parley_gateway_key_file_current")
 
 
 async def test_nobody_is_judged_by_what_a_file_said_while_it_is_read_again(tmp_path: Path) -> None:

@@ -20,6 +20,16 @@ NEWEST = "1.37.0"
 Manifest = dict[str, Any]
 
 
+class Strict(yaml.SafeLoader):
+    """Takes no key twice: an API server would take the second and say nothing, or refuse both."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [each.value for each, _ in node.value if isinstance(each, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            raise yaml.constructor.ConstructorError(None, None, f"a key is there twice: {keys}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def run(*arguments: str | Path, major: int = 4, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Whatever comes of it."""
     command = [str(helm(major)), *map(str, arguments)]
@@ -39,7 +49,7 @@ def rendered(*values: str, major: int = 4, kube: str = NEWEST, apis: tuple[str, 
 def manifests(*values: str | Path, kube: str = NEWEST, major: int = 4, apis: tuple[str, ...] = ()) -> list[Manifest]:
     """All documents, hooks among them."""
     text = rendered(*map(str, values), kube=kube, major=major, apis=apis)
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, Strict) if document]
 
 
 def refusal(*values: str, major: int = 4, kube: str = NEWEST) -> str:
@@ -86,10 +96,11 @@ def deployment(documents: list[Manifest], name: str) -> Manifest:
 
 
 def served(documents: list[Manifest]) -> dict[str, tuple[Manifest, Manifest]]:
-    """By component: (pod, its container)."""
+    """By component that others dial: (pod, its container)."""
     found = {}
     for label, pod in pods(documents):
         if label.startswith("Deployment/"):
             for container in pod["spec"]["containers"]:
-                found[container["name"]] = (pod, container)
+                if container.get("ports"):
+                    found[container["name"]] = (pod, container)
     return found
