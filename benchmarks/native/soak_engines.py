@@ -129,7 +129,8 @@ class SoakVocoder(MiniCpmVocoderEngine):
 def _spoil_turn(slot: Slot) -> bool:
     session: TalkerSession = slot.state
     turn = session.turn
-    return turn is not None and turn.unit is not None and _spoil(session.table)
+    # what is on its way does not meet it any more
+    return turn is not None and turn.unit is not None and turn.speaks and _spoil(session.table)
 
 
 @torch.inference_mode()

@@ -103,7 +103,11 @@ class MiniCpmTalkerEngine(Engine):
         """Sets the session's pages aside. Raises PoolExhausted, which is a MemoryError."""
         table = PageTable(self._pool, self._pages)
         slot.state = Session(self._rows.pop(), table)
-        self.configured(slot)
+        try:
+            self.configured(slot)
+        except Exception:
+            self.close(slot)
+            raise
 
     def close(self, slot: Slot) -> None:
         """Frees the pages and the row."""
@@ -197,9 +201,10 @@ class MiniCpmTalkerEngine(Engine):
             try:
                 self._take(slot, job.turn, codes)
             except Exception as error:
-                # the others' codes were drawn, too, and will not be drawn again
+                # the others' codes were drawn, too, and will not be drawn again; one failure can be raised, and all are told
                 slot.working, failure = job.turn.label, StepFailed(slot, str(error))
                 failure.__cause__ = error
+                slot.fail(job.turn.label, f"the talker failed ({type(error).__name__})")
                 self.failed(slot, job.turn.label)
         if failure is not None:
             raise failure

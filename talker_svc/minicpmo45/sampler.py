@@ -16,7 +16,7 @@ PENALTY_WINDOW = 16
 DRAW = 2
 """Tells the talker's draws from the thinker's two, which share the session's seed."""
 NOT_FINITE = -1
-"""Sampled instead of a code where a logit was NaN or infinite."""
+"""Sampled instead of a code where a logit was NaN or infinite, or became so by the temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ class CodeSampler:
         if injected is None:
             injected = exponentials(self._seed[rows], unit, made, DRAW, self._width)
         race = torch.where(self._greedy[rows, None], 1.0, injected)
-        codes = torch.where(logits.isfinite().all(-1), choose(scores.softmax(-1), race), NOT_FINITE)
+        # of finite logits a low temperature may make scores that are not
+        fine = logits.isfinite().all(-1) & scores.amax(-1).isfinite()
+        codes = torch.where(fine, choose(scores.softmax(-1), race), NOT_FINITE)
         codes = torch.where(stopped, state[:, _LAST], codes)
         bad = codes == NOT_FINITE
         newest = torch.stack((codes, made + 1, bad | (codes == self._end)), dim=1)

@@ -13,31 +13,41 @@ from torch_kit.graphs import Graphs, T
 
 
 class RehearsedGraphs(Graphs):
-    """On, and without a device that has graphs. `keys`: in the order of the calls; `prepared`: keys and what their inputs look like."""
+    """On, and without a device that has graphs. `keys`: in the order of the calls; `prepared`: keys and what their inputs look like.
+
+    As a graph does, a call runs the function that its key was first met with, over inputs that lie where they lay then.
+    """
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
         self.on = True
         self.keys: list[Any] = []
         self.prepared: dict[Hashable, list[tuple[torch.Size, torch.dtype]]] = {}
+        self._recorded: dict[Hashable, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {}
         self._lent: list[Tensor] = []
 
     def __call__(self, key: Hashable, function: Callable[..., T], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]) -> T:
         self.prepare(key, function, blank)
         assert self.prepared[key] == _looks(inputs)
-        function(*blank())
+        recorded, held = self._recorded[key]
+        recorded(*blank())
         self.keys.append(key)
         with torch.inference_mode():
             for each in self._lent:
                 each.fill_(torch.nan if each.is_floating_point() else torch.iinfo(each.dtype).min if each.dtype != torch.bool else True)
-        answer = function(*inputs)
+            for place, given in zip(held, inputs, strict=True):
+                place.copy_(given)
+        answer: T = recorded(*held)
         self._lent = list(_tensors(answer))
         return answer
 
     def prepare(self, key: Hashable, function: Callable[..., object], blank: Callable[[], tuple[Tensor, ...]]) -> None:
         if key not in self.prepared:
-            self.prepared[key] = _looks(blank())
-            function(*blank())
+            inputs = blank()
+            self.prepared[key] = _looks(inputs)
+            with torch.inference_mode(False):
+                self._recorded[key] = function, tuple(torch.zeros(each.shape, dtype=each.dtype) for each in inputs)
+            function(*inputs)
 
 
 def _tensors(answer: Any) -> Iterator[Tensor]:

@@ -108,14 +108,14 @@ def _attend(
             top = peak
             number, start, stop, before = listed(pages, starts, stops, orders, table + index + 1, index + 1 < high)
     # a line that sees nothing is zero
-    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    mixed = mixed / tl.where(total != 0, total, 1.0)[:, None]
     if DIRECT:
         tl.store(out + where[:, None] * HEAD + column[None, :], mixed.to(out.dtype.element_ty), mask=used[:, None])
     else:
         where += split.to(tl.int64) * tokens * HEADS
-        # a peak of nothing is the log of nothing
-        tl.store(logs + where, top + tl.log2(tl.where(total > 0, total, 1.0)), mask=used)
-        tl.store(partials + where[:, None] * HEAD + column[None, :], mixed, mask=(used & (total > 0))[:, None])
+        # a peak of nothing is the log of nothing, and what is not finite goes on as NaN
+        tl.store(logs + where, top + tl.log2(tl.where(total != 0, total, 1.0)), mask=used)
+        tl.store(partials + where[:, None] * HEAD + column[None, :], mixed, mask=(used & (total != 0))[:, None])
 
 
 class PagedAttention:

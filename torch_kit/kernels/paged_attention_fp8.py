@@ -105,13 +105,14 @@ def attend_fp8(
             odd = tl.dot(shares.to(WIDE), odd_values, odd * shrink[:, None], input_precision=PRECISION)
             top = peak
             number, start, stop, before = listed(pages, starts, stops, orders, table + index + 1, index + 1 < high)
-    whole = LARGEST * tl.where(total > 0, total, 1.0)[:, None]
+    whole = LARGEST * tl.where(total != 0, total, 1.0)[:, None]
     if DIRECT:
         tl.store(out + place, (even / whole).to(out.dtype.element_ty), mask=used[:, None])
         tl.store(out + place + 1, (odd / whole).to(out.dtype.element_ty), mask=used[:, None])
     else:
         where += split.to(tl.int64) * tokens * HEADS
         place += split.to(tl.int64) * tokens * HEADS * HEAD
-        tl.store(logs + where, top + tl.log2(tl.where(total > 0, total, 1.0)), mask=used)
-        tl.store(partials + place, even / whole, mask=(used & (total > 0))[:, None])
-        tl.store(partials + place + 1, odd / whole, mask=(used & (total > 0))[:, None])
+        # as in `paged_attention`
+        tl.store(logs + where, top + tl.log2(tl.where(total != 0, total, 1.0)), mask=used)
+        tl.store(partials + place, even / whole, mask=(used & (total != 0))[:, None])
+        tl.store(partials + place + 1, odd / whole, mask=(used & (total != 0))[:, None])

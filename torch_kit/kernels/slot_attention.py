@@ -84,15 +84,15 @@ def _attend(
         tl.store(held + (known + frame)[:, None] * HEAD, keys, mask=used[:, None])
         tl.store(held + (HEADS * POSITIONS + known + frame)[:, None] * HEAD, values, mask=used[:, None])
         top, total, mixed = _meet(top, total, mixed, asks, keys, values, used, scale, PRECISION)
-    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    mixed = mixed / tl.where(total != 0, total, 1.0)[:, None]
     line = token * HEADS + head
     if DIRECT:
         tl.store(out + line[:, None] * HEAD + column, mixed.to(out.dtype.element_ty), mask=used[:, None])
     else:
         line += split.to(tl.int64) * tokens * HEADS
-        # a peak of nothing is the log of nothing
-        tl.store(logs + line, top + tl.log2(tl.where(total > 0, total, 1.0)), mask=used)
-        tl.store(partials + line[:, None] * HEAD + column, mixed, mask=(used & (total > 0))[:, None])
+        # a peak of nothing is the log of nothing, and what is not finite goes on as NaN
+        tl.store(logs + line, top + tl.log2(tl.where(total != 0, total, 1.0)), mask=used)
+        tl.store(partials + line[:, None] * HEAD + column, mixed, mask=(used & (total != 0))[:, None])
 
 
 class SlotAttention:

@@ -169,21 +169,28 @@ class MiniCpmVocoderEngine(Engine):
         return session.heard_until - EARLY_S - self._clock() if turn.begun else 0.0
 
     def step(self, slots: list[Slot]) -> None:
-        """Makes and emits one piece of each slot. Raises StepFailed for a slot whose networks gave NaN or infinity; the others are done by
-        then."""
+        """Makes and emits one piece of each slot. Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could
+        not be sent; the others are done by then."""
         jobs = [job for slot in slots if (job := self._job(slot)) is not None]
         if not jobs:
             return
         pieces = [job.turn.pieces[0] for job in jobs]
         sounds = self._vocoder.step([job.session.row for job in jobs], pieces)
-        bad = None
+        failure: Exception | None = None
         for job, sound in zip(jobs, sounds, strict=True):
             if sound.samples is None:
-                bad = bad or job.slot
-            else:
+                failure = failure or StepFailed(job.slot, "the vocoder gave values that are not finite")
+                continue
+            try:
                 self._emit(job, sound.samples)
-        if bad is not None:
-            raise StepFailed(bad, "the vocoder gave values that are not finite")
+            except Exception as error:
+                # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
+                failure = StepFailed(job.slot, str(error))
+                failure.__cause__ = error
+                job.slot.fail(job.turn.label, f"the vocoder failed ({type(error).__name__})")
+                job.session.stream.drop(job.turn.label)
+        if failure is not None:
+            raise failure
 
     def _warm_up(self) -> None:
         """Holds the default voice for good, and speaks one piece in it that nobody hears. Raises BadVoice."""
@@ -200,7 +207,7 @@ class MiniCpmVocoderEngine(Engine):
         for piece in turn.pieces:
             self._vocoder.step([0], [piece])
         named = (each for each in self._named.values() if isinstance(each, Recording))
-        self._vocoder.warm_up(self._settings.batch, [2 * int(each.seconds * CODE_RATE) for each in named])
+        self._vocoder.warm_up(self._settings.batch, [2 * each.codes for each in named])
         log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._settings.device))
 
     def _job(self, slot: Slot) -> Job | None:
@@ -217,7 +224,9 @@ class MiniCpmVocoderEngine(Engine):
             self._change_voice(slot, session)
             voice = session.voice
             if voice.prompt is None:
-                self._refuse(slot, session, turn)
+                # stepped alone after a step that failed, it may have to wait
+                if voice.error is not None:
+                    self._refuse(slot, session, turn)
                 return None
             self._vocoder.begin(session.row, voice.prompt)
         return Job(slot, session, turn)

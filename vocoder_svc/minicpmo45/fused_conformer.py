@@ -37,9 +37,9 @@ class FusedConformer(Conformer):
             y = norm(h, block["norm_mha.weight"], block["norm_mha.bias"], BLOCK_EPS, dtype, branch=branch, kept=h)
             parts = product(y, block["parts.weight"], block["parts.bias"], tf32=tf32)
             with_v = parts[:, 3 * width :].view(-1, heads, width // heads).transpose(0, 1)
-            # of all distances that the padded rows can have, the largest first
+            # of all distances that the rows can have, the largest first; padded to a width, prompts seem longer than the longest one is
             most = (table.shape[1] - 1) // 2
-            first = most - (spans.longest + spans.cells - 1)
+            first = max(0, most - (spans.longest + spans.cells - 1))
             near = table[:, first : most + frames]
             distances = Distances(torch.bmm(with_v, near.transpose(1, 2)), most - first)
             y = attend(parts, held[:, None], spans, frames, distances=distances, tf32=tf32)

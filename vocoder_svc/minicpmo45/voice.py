@@ -19,9 +19,9 @@ from minicpmo45.recordings import RATES, SHORTEST_MS
 from vocoder_svc.minicpmo45 import features
 from vocoder_svc.minicpmo45.features import Array
 
+FRAMES_PER_S, FRAMES_PER_CODE = 100, 4
 WINDOW_FRAMES, OVERLAP_FRAMES = 3000, 400
-"""The S3 tokenizer hears at most 30 s (100 frames a second); longer recordings in windows that share 4 s."""
-FRAMES_PER_CODE = 4
+"""The S3 tokenizer hears at most 30 s; longer recordings in windows that share 4 s."""
 SILENCE_CODE = 4218
 
 
@@ -47,6 +47,11 @@ class Recording(msgspec.Struct, frozen=True):
     @property
     def seconds(self) -> float:
         return len(self.pcm) / 2 / self.rate
+
+    @property
+    def codes(self) -> int:
+        """So many the tokenizer makes of it, but for what rounding does to a recording of another rate."""
+        return -(-(len(self.pcm) // 2 * FRAMES_PER_S // self.rate) // FRAMES_PER_CODE)
 
     def samples(self, rate: int) -> Array:
         """float32 at `rate`."""

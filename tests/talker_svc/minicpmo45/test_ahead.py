@@ -106,3 +106,39 @@ def test_codes_that_cannot_be_sent_fail_one_session(talker: MiniCpmTalkerEngine,
     for each in (talk, other):
         talker.close(each.slot)
     assert other.codes(ONE) == _alone(talker, "well", ONE, 2)
+
+
+@pytest.mark.behaviour("S2")
+def test_all_whose_codes_cannot_be_sent_are_told(talker: MiniCpmTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failure can be raised; who is not named by it would wait for ever."""
+    talks = [Talk(talker, name) for name in ("one", "two")]
+    for seed, talk in enumerate(talks):
+        talk.say(ONE, payload(3, seed), last=True)
+    run(talker, *talks, steps=2)
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(talker, "_take", failing)
+        with pytest.raises(StepFailed):
+            talker.step([talk.slot for talk in talks])
+    run(talker, *talks)
+    for talk in talks:
+        (end,) = talk.ends(ONE)
+        assert end.HasField("error") and not talk.codes(ONE)
+        talker.close(talk.slot)
+    assert talker._pool.held == 0
+
+
+def test_an_open_that_fails_takes_nothing(talker: MiniCpmTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(talker._sampler, "tune", failing)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                Talk(talker, "refused")
+    assert sorted(talker._rows) == [0, 1] and talker._pool.free == talker._pool.pages - 1
+    assert _alone(talker, "well", ONE, 2)

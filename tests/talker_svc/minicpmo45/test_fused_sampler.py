@@ -99,6 +99,17 @@ def test_a_bad_logit_is_told_once_and_for_all(value: float) -> None:
     assert torch.equal(fused._state, plain._state)
 
 
+@pytest.mark.parametrize("value", [1.0, -1.0])
+def test_a_logit_that_the_temperature_makes_infinite_is_bad_where_it_would_win(value: float) -> None:
+    plain, fused = _both()
+    rows, table = torch.tensor([2, 0], device=DEVICE), torch.zeros(CODES, HIDDEN, device=DEVICE)
+    logits = _logits(6, 2)
+    logits[0, 9] = 3e38 * value
+    codes, _ = fused.sample_next(rows, logits, table)
+    assert torch.equal(codes, plain.sample(rows, logits)) and torch.equal(fused._state, plain._state)
+    assert (int(codes[0]) == NOT_FINITE) == (value > 0) and int(codes[1]) >= 0
+
+
 def test_what_lies_behind_the_logits_is_not_read() -> None:
     plain, fused = _both()
     rows = torch.tensor([3], device=DEVICE)

@@ -88,6 +88,40 @@ def test_fused_kernels_draw_the_same_codes_and_all_of_it_replays(tiny_checkpoint
     assert set(graphs.keys) <= shapes
 
 
+def _interrupted(talker: MiniCpmTalkerEngine, steps: int) -> list[list[int]]:
+    """The codes of two sessions, of which one is cancelled while its second burst is on its way and begins anew at once."""
+    talk, other = (Talk(talker, f"session {number}") for number in range(2))
+    for number, each in enumerate((talk, other)):
+        each.say(TURN, payload(2, number))
+    run(talker, talk, other, steps=2)
+    talk.cancel()
+    talk.say(Label(epoch=1, turn=2, response_id="t2"), payload(2, 7))
+    run(talker, talk, other, steps=steps)
+    codes = [each.slot.state.turn.unit.codes for each in (talk, other)]
+    for each in (talk, other):
+        talker.close(each.slot)
+    assert talker._pool.held == 0
+    return codes
+
+
+@pytest.mark.behaviour("N45", "N48")
+def test_fused_bursts_that_are_launched_ahead_draw_the_same_codes(tiny_checkpoint: Path) -> None:
+    pytest.importorskip("triton")
+    from tests.support.interpreter import mend_interpreter
+
+    mend_interpreter()
+    common: dict[str, Any] = {"slots": 2, "positions": 256, "burst": 2}
+    if torch.cuda.is_available():
+        common |= {"device": "cuda", "dtype": "float32"}
+    plain = _interrupted(engine(tiny_checkpoint, kernels="plain", ahead=False, **common), steps=2)
+    talker = engine(tiny_checkpoint, kernels="fused", ahead=True, **common)
+    talker._speaker.graphs = RehearsedGraphs()
+    ahead = _interrupted(talker, steps=2)
+    # one burst less has landed
+    assert [len(codes) for codes in plain] == [4, 8] and [len(codes) for codes in ahead] == [2, 6]
+    assert ahead == [codes[: len(codes) - 2] for codes in plain]
+
+
 def test_every_mixed_batch_has_a_shape_that_is_prepared() -> None:
     slots, longest, pages = 6, 40, 4
     shapes = TiledShapes(slots, pages, longest, torch.device("cpu"))

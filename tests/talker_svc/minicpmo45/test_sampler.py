@@ -117,6 +117,19 @@ def test_a_bad_logit_is_told_and_touches_no_other_row(value: float) -> None:
     assert sampler.sample(torch.tensor([0, 1]), logits).tolist() == [good[0], NOT_FINITE]
 
 
+@pytest.mark.parametrize("value", [1e38, -1e38])
+def test_a_logit_that_the_temperature_makes_infinite_is_bad_where_it_would_win(value: float) -> None:
+    sampler, beside = _sampler(2), _sampler(2)
+    for each in (sampler, beside):
+        each.tune(1, Manner(temperature=0.05))
+        begin(each, [0, 1], [UnitRule(0, 25, False)] * 2)
+    logits = _logits(3, rows=2)
+    logits[1, 4] = -9
+    good = beside.sample(torch.tensor([0, 1]), logits).tolist()
+    logits[1, 4] = value
+    assert sampler.sample(torch.tensor([0, 1]), logits).tolist() == [good[0], NOT_FINITE if value > 0 else good[1]]
+
+
 @pytest.mark.parametrize("ending", [END, NOT_FINITE])
 def test_a_row_that_stopped_stays_as_it_is_until_its_next_unit(ending: int) -> None:
     sampler, beside = _sampler(2), _sampler(2)

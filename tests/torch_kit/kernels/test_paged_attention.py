@@ -69,6 +69,21 @@ def test_a_token_that_sees_nothing_gives_nothing() -> None:
         assert out[1].eq(0).all() and out.isfinite().all() and out[[0, 2, 3]].abs().sum() > 1
 
 
+@pytest.mark.behaviour("S2")
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_is_not_finite_comes_out_in_its_own_row_alone(kind: int, splits: int) -> None:
+    """One key, or one value, in a page of many: the maximum of scores knows no NaN, and the row must not do without them."""
+    batch, query, prefix_query, cache = scene(4, 2, [1, 1, 1, 1])
+    page, start = int(batch.pages[1, 1]), int(batch.starts[1, 1])
+    cache[page, kind, :, start] = torch.nan
+    out = torch.zeros_like(query)
+    attention = PagedAttention(batch, 4, 2, HEAD_DIM, Launch(splits, 4, 2))
+    attention._partials.fill_(1.0)
+    attention(batch, query, prefix_query, cache, out)
+    assert out[1].isnan().all() and out[[0, 2, 3]].isfinite().all()
+
+
 def test_the_launch_follows_from_the_shape() -> None:
     def chosen(tokens: int, tiles: int, heads: int, kv_heads: int) -> Launch:
         return launch(RaggedBatch.blank_tiled(tokens, tiles, Tiling(pages=70, rows=130), torch.device("cpu")), heads, kv_heads)

@@ -63,6 +63,18 @@ def test_batched_equals_alone(how: Launch) -> None:
         assert torch.equal(made, together[part])
 
 
+@pytest.mark.behaviour("S2")
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_is_not_finite_comes_out_in_its_own_row_alone(kind: int, how: Launch) -> None:
+    joined, cache, rows, counts = scene([3, 5], [50, 48])
+    cache[3, kind, :, 7] = torch.nan
+    made = attention(2, how)
+    made._partials.fill_(1.0)
+    out = made(joined, cache, rows, counts)
+    assert out[:FRAMES].isnan().all() and out[FRAMES:].isfinite().all()
+
+
 def test_padding_rows_share_a_slot() -> None:
     joined, cache, rows, counts = scene([1, 5, 5, 5], [20, 0, 0, 0], 2)
     out = attention(4)(joined, cache, rows, counts)

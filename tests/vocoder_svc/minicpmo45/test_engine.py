@@ -162,6 +162,48 @@ def test_cancel_drops_what_waits_and_the_next_turn_is_fresh(engine: MiniCpmVocod
     assert np.abs(session.sound(later) - _alone(engine, later, [_codes(3, 30)])).max() < 1e-6
 
 
+REST = 3 * 960 + 3840
+"""Samples of a turn that are owed once its last whole piece is out."""
+
+
+@pytest.mark.behaviour("D1", "N46")
+@pytest.mark.parametrize(
+    ("count", "alone", "lengths"),
+    [
+        (1, False, [4 * 960]),
+        (1, True, [4 * 960]),
+        (4, True, [7 * 960]),
+        (5, True, [24_000, REST]),
+        (22, False, [24_000]),
+        (22, True, [24_000, REST]),
+        (23, False, [24_000, REST]),
+        (25, False, [24_000, REST]),
+        (25, True, [24_000, REST]),
+        (28, False, [24_000, 6 * 960 + 3840]),
+        (50, False, [24_000, 24_000, REST]),
+        (50, True, [24_000, 24_000, REST]),
+    ],
+)
+def test_every_sample_of_a_turn_of_any_length_is_there(
+    engine: MiniCpmVocoderEngine, monkeypatch: pytest.MonkeyPatch, count: int, alone: bool, lengths: list[int]
+) -> None:
+    """A second for 25 codes, from the first on. `alone`: that no more codes come is said later."""
+    monkeypatch.setattr(engine._settings, "pad_first", True)
+    session, codes = Session(engine), _codes(count, count)
+    session.settle()
+    for at in range(0, count, 25):
+        session.codes(ONE, codes[at : at + 25], last=not alone and at + 25 >= count)
+        session.run()
+    if alone:
+        session.codes(ONE, last=True)
+        session.run()
+    assert [len(made.sound) for made in session.made] == lengths
+    assert [made.last for made in session.made] == [False] * (len(lengths) - 1) + [True]
+    sound = session.sound(ONE)
+    spoken = (count + 3) * 960
+    assert not sound[: len(sound) - spoken].any() and np.abs(sound[len(sound) - spoken :]).max() > 1e-3
+
+
 def test_a_turn_without_codes_ends_without_sound(engine: MiniCpmVocoderEngine) -> None:
     session = Session(engine)
     session.codes(ONE, last=True)
@@ -188,6 +230,43 @@ def test_a_row_of_nan_fails_alone_and_its_next_turn_is_whole(engine: MiniCpmVoco
     bad.codes(TWO, _codes(9, 25), last=True)
     bad.run()
     assert np.abs(bad.sound(TWO) - _alone(engine, TWO, [_codes(9, 25)])).max() < 1e-5
+
+
+@pytest.mark.behaviour("S2")
+def test_sound_that_cannot_be_sent_fails_its_sessions_and_is_spoken_once_by_the_others(engine: MiniCpmVocoderEngine) -> None:
+    good, *bad = Session(engine), Session(engine), Session(engine)
+    for session in (good, *bad):
+        session.settle()
+        session.codes(ONE, _codes(7, 50), last=True)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no")
+
+    for session in bad:
+        session.emit_audio = failing  # type: ignore[method-assign]
+    with pytest.raises(StepFailed) as failed:
+        engine.step([bad[0].slot, good.slot, bad[1].slot])
+    assert failed.value.slot in [session.slot for session in bad]
+    assert [[label for label, *_ in session.failures] for session in bad] == [[ONE], [ONE]]
+    assert not any(session.ready() for session in bad)
+    good.run()
+    assert np.abs(good.sound(ONE) - _alone(engine, ONE, [_codes(7, 50)])).max() < 1e-3
+
+
+def test_who_is_stepped_alone_while_its_voice_is_set_up_waits(engine: MiniCpmVocoderEngine) -> None:
+    """A step that failed is repeated slot by slot, whether or not each is ready by then."""
+    session = Session(engine, reference_voice=text(pcm(16_000, 9.0)))
+    session.settle()
+    session.codes(ONE, _codes(1, 25), last=True)
+    session.codes(TWO, _codes(2, 25), last=True)
+    # nothing is set up meanwhile
+    with engine._voices._changed:
+        for _ in range(2):
+            engine.step([session.slot])
+            assert [label for label, *_ in session.failures] == [ONE] and not session.ready()
+    session.settle()
+    engine.step([session.slot])
+    assert [label for label, *_ in session.failures] == [ONE, TWO]
 
 
 @pytest.mark.parametrize(

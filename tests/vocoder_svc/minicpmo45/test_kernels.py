@@ -115,6 +115,17 @@ def test_fp16_results_beyond_its_range_are_its_largest_values() -> None:
     assert (found[:, :8] == 65504).all() and (found[:, 8:] == -65504).all()
 
 
+@pytest.mark.behaviour("S2")
+@pytest.mark.parametrize("activation", ["none", "gelu", "silu"])
+def test_what_is_no_number_stays_none_in_fp16(activation: str) -> None:
+    """As the largest value it would be noise, and nobody would hear of it."""
+    x, weight, bias = (tensor.to(torch.float16) for tensor in (randn(16, 16), randn(16, 16, seed=1), randn(16, seed=2)))
+    x[3, 5] = torch.nan
+    tile = ProductTile(16, 16, 16, 4, 2)
+    found = multiplied(x, weight, bias, activation=activation, tf32=False, dtype=torch.float16, tile=tile)  # type: ignore[arg-type]
+    assert found[3].isnan().all() and found[[0, 1, 2, 4]].isfinite().all()
+
+
 def test_an_euler_step_leads_from_the_free_speed_over_the_guided_one() -> None:
     x, speed = randn(3, 7, 80), randn(3, 2, 7, 80, seed=1)
     assert near(euler(x, speed, 0.3, 0.7), x + 0.3 * (1.7 * speed[:, 0] - 0.7 * speed[:, 1]))

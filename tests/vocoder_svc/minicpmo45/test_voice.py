@@ -33,6 +33,13 @@ def test_codes_mel_and_speaker_fit_each_other(ear: Ear, rate: int) -> None:
     assert heard.embedding.shape == (192,) and heard.embedding.std() > 0
 
 
+@pytest.mark.parametrize("seconds", [0.5, 1.99, 2.0, 2.01, 2.03, 3.0, 4.005, 16.8, 17.0, 63.0])
+def test_how_many_codes_a_recording_has_is_known_before_it_is_heard(ear: Ear, seconds: float) -> None:
+    """What is captured at start follows from it, and must be what is met."""
+    voice = Recording(pcm(16_000, seconds), 16_000)
+    assert voice.codes == len(ear.hear(voice).codes)
+
+
 def test_the_same_voice_at_two_rates_is_nearly_the_same(ear: Ear) -> None:
     low, high = (ear.hear(Recording(pcm(rate, 2.0), rate)) for rate in (16_000, 48_000))
     assert low.codes.shape == high.codes.shape and low.mel.shape == high.mel.shape

@@ -32,7 +32,8 @@ def conv_tile(rows: int, columns: int, inputs: int, element: int) -> ConvTile:
     broad = max(16, triton.next_power_of_2(columns))
     depth = min(128 // element, max(16, triton.next_power_of_2(inputs)))
     if interpreted():
-        return ConvTile(2048, broad, max(16, triton.next_power_of_2(inputs)), 1, 1)
+        # places beyond the end cost there, too
+        return ConvTile(max(512, min(2048, triton.next_power_of_2(rows) // 8)), broad, max(16, triton.next_power_of_2(inputs)), 1, 1)
     for tall, wide, warps, stages in ((128, 128, 8, 3), (64, 128, 4, 4), (64, 64, 4, 4), (32, 64, 4, 5)):
         if wide <= max(64, broad) and triton.cdiv(rows, tall) * triton.cdiv(columns, wide) >= PROGRAMS:
             return ConvTile(tall, min(wide, broad), depth, warps, stages)

@@ -78,7 +78,8 @@ def _product(
     if ACTIVATION == "silu":
         total = total * tl.sigmoid(total)
     if out.dtype.element_ty == tl.float16:
-        total = tl.minimum(tl.maximum(total, -MOST), MOST)
+        # too large is not infinite; NaN stays
+        total = tl.clamp(total, -MOST, MOST, propagate_nan=tl.PropagateNan.ALL)
     place = (part * tokens + row).to(tl.int64)[:, None] * OUTPUTS + column[None]
     tl.store(out + place, total.to(out.dtype.element_ty), (row < tokens)[:, None] & (column < OUTPUTS)[None])
 
@@ -96,10 +97,10 @@ def product(
 ) -> Tensor:
     """activation(x weight^T + bias): x [T, in], weight [out, in], bias [out], to [T, out] of `dtype` (None: that of x).
 
-    Sums are fp32; results beyond fp16's range are its largest values (of Triton's products). `tf32`: fp32 operands are rounded to TF32;
-    otherwise Triton makes three such products, which keeps fp32's accuracy (arXiv 2203.03341). `frames` M: x is [T / M, gap + M, width] and
-    in = (gap + 1) * width: what is multiplied is each frame behind its `gap` frames of context, as a causal convolution does. `split`: the
-    result may be [parts, T, out], fp32, to be summed by who reads it; `dtype` None and no activation then.
+    Sums are fp32; results beyond fp16's range are its largest values (of Triton's products), NaN stays NaN. `tf32`: fp32 operands are
+    rounded to TF32; otherwise Triton makes three such products, which keeps fp32's accuracy (arXiv 2203.03341). `frames` M: x is [T / M,
+    gap + M, width] and in = (gap + 1) * width: what is multiplied is each frame behind its `gap` frames of context, as a causal convolution
+    does. `split`: the result may be [parts, T, out], fp32, to be summed by who reads it; `dtype` None and no activation then.
     """
     wanted = dtype or x.dtype
     tokens = x.shape[0] * frames if frames else x.shape[0]

@@ -40,7 +40,7 @@ class AttentionTile(msgspec.Struct, frozen=True):
 
 
 def interpreted() -> bool:
-    """Kernels run in Triton's interpreter, which takes time for each program and not for what it computes."""
+    """Kernels run in Triton's interpreter, which takes time for each program and little for what it computes."""
     return bool(triton.knobs.runtime.interpret)
 
 
