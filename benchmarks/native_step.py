@@ -1,6 +1,7 @@
 """One step of each engine of MiniCPM-o 4.5 as it is served, full size, random weights, at 1 to 128 sessions, beside its floor.
 
     python -m benchmarks.native_step --sessions 1 8 32 64 128 --kernels fused plain
+    python -m benchmarks.native_step --parts thinker --weights auto fp8     # matrices of its blocks as they are, and in e4m3
     python -m benchmarks.native_step --tiny --device cpu --sessions 1 2     # a rehearsal
 
 Tables are written as they are made. Each engine has the card to itself.
@@ -68,18 +69,26 @@ class Run:
                 self.write()
 
     def thinker(self, kernels: str) -> None:
-        """With the window full up to `context`."""
+        """With the window full up to `context`, with matrices of every type asked for."""
+        for weights in self.options.weights:
+            self._thinker(kernels, weights)
+
+    def _thinker(self, kernels: str, weights: str) -> None:
         window = 512 if self.options.tiny else max(2048, -(-self.options.context // 1024) * 1024 + 512)
         for draft in {False, kernels == "fused"}:
-            made = PreloadedThinker(self.bench.thinker(kernels=kernels, draft=draft, window_tokens=window), 0)
+            chosen = {"kernels": kernels, "draft": draft, "window_tokens": window, "weights_dtype": weights}
+            made, label = (
+                PreloadedThinker(self.bench.thinker(**chosen), 0),
+                kernels if weights == "auto" else f"{kernels}, {weights} weights",
+            )
             began = time.monotonic()
             made.load()
             print(
-                f"thinker, {kernels}, draft {draft}: loaded in {time.monotonic() - began:.1f} s, {len(made._model.graphs)} graphs",
+                f"thinker, {label}, draft {draft}: loaded in {time.monotonic() - began:.1f} s, {len(made._model.graphs)} graphs",
                 flush=True,
             )
             for sessions in self.options.sessions:
-                self._keep(kernels, steps.thinker(self.bench, made, self.config, sessions, draft=draft, seen=sessions <= 48 and not draft))
+                self._keep(label, steps.thinker(self.bench, made, self.config, sessions, draft=draft, seen=sessions <= 48 and not draft))
             del made
             gc.collect()
 
@@ -153,6 +162,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--kernels", nargs="+", choices=("plain", "fused"), default=["fused"])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--weights", nargs="+", choices=("auto", "fp8"), default=["auto"], help="of the thinker's blocks")
     parser.add_argument(
         "--flows", nargs="+", choices=("fp32", "tf32", "bf16", "fp16"), default=["tf32", "bf16", "fp16"], help="precisions of the flow"
     )

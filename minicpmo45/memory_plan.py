@@ -27,7 +27,8 @@ ELEMENT: dict[DType, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 PAGE = 64
 """Tokens of a page of keys and values."""
 SCALE_BYTES = 4
-"""fp8 keys and values have one fp32 scale a token, head, and kind."""
+"""fp8 keys and values have one fp32 scale a token, head, and kind; fp8 matrices one a row."""
+BLOCKS_PREFIX = "llm.model.layers."
 TALKER_POSITIONS = 1024
 """Of one session: a longer turn keeps its last 20 s."""
 RING_FRAMES = 150
@@ -53,7 +54,7 @@ class PlanError(ValueError):
 
 
 class Dtypes(msgspec.Struct, frozen=True):
-    """Element types of what is kept. `kv` is the thinker's; fp8 is for it alone."""
+    """Element types of what is kept. `kv` and `matrices` are the thinker's; fp8 is for them alone."""
 
     weights: DType = "bf16"
     """Of thinker and talker."""
@@ -63,6 +64,8 @@ class Dtypes(msgspec.Struct, frozen=True):
     flow: DType = "bf16"
     """Weights of the flow and its convolution contexts; the generator is fp32."""
     flow_cache: DType = "bf16"
+    matrices: DType | None = None
+    """Of the blocks of the thinker's language model; None: as `weights`. fp8 has an fp32 scale a row."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -209,12 +212,22 @@ def _thinker(config: Config, window: int, dtypes: Dtypes) -> list[Line]:
     vectors = session_pages(window) * PAGE * llm.layers * 2 * llm.kv_heads
     cache = audio.layers * 2 * audio.d_model * audio.max_positions
     lines = [
-        Line("weights", _parameters(select(safetensors_layout(config), THINKER_PREFIXES)) * ELEMENT[dtypes.weights], each=False),
+        *_thinker_weights(config, dtypes),
         Line("keys and values", vectors * llm.head_dim * ELEMENT[dtypes.kv], each=True),
         Line("audio encoder cache", cache * ELEMENT[dtypes.audio_kv], each=True),
         Line("audio encoder cache, padding", cache * ELEMENT[dtypes.audio_kv], each=False),
     ]
     return [*lines, Line("scales of keys and values", vectors * SCALE_BYTES, each=True)] if dtypes.kv == "fp8" else lines
+
+
+def _thinker_weights(config: Config, dtypes: Dtypes) -> list[Line]:
+    layout = select(safetensors_layout(config), THINKER_PREFIXES)
+    if dtypes.matrices is None:
+        return [Line("weights", _parameters(layout) * ELEMENT[dtypes.weights], each=False)]
+    blocks = {name: spec for name, spec in layout.items() if name.startswith(BLOCKS_PREFIX) and len(spec.shape) == 2}
+    rest, scales = _parameters(layout) - _parameters(blocks), sum(spec.shape[0] for spec in blocks.values())
+    taken = _parameters(blocks) * ELEMENT[dtypes.matrices] + scales * (SCALE_BYTES if dtypes.matrices == "fp8" else 0)
+    return [Line("weights", rest * ELEMENT[dtypes.weights], each=False), Line("matrices of the blocks", taken, each=False)]
 
 
 def _talker(config: Config, dtypes: Dtypes, positions: int) -> list[Line]:
@@ -242,6 +255,8 @@ def _vocoder(config: Config, steps: int, dtypes: Dtypes, voice_bytes: int) -> li
     ]
 
 
+_ALLOWED: dict[str, tuple[DType | None, ...]] = {"kv": (*ELEMENT,), "matrices": (*ELEMENT, None)}
+"""Types of what may be more than fp32 or bf16."""
 HIFT_MEL_FRAMES = 8
 HIFT_TAIL_SAMPLES = 3840
 """Of the source and of the speech, each: 160 ms."""
@@ -263,7 +278,7 @@ def _check(stages: Collection[Stage], dtypes: Dtypes, **counts: int) -> None:
             raise PlanError(name, f"{value} is below 1")
     for field in msgspec.structs.fields(dtypes):
         value = getattr(dtypes, field.name)
-        if value not in ELEMENT or (value == "fp8" and field.name != "kv"):
+        if value not in _ALLOWED.get(field.name, ("fp32", "bf16")):
             raise PlanError(field.name, f"{value!r} is not supported here")
 
 

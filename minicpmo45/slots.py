@@ -37,6 +37,7 @@ class PlanSettings(BaseSettings):
     """Stages that share the card, with commas between."""
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", validation_alias="PARLEY_DTYPE")
     kv_dtype: Literal["auto", "float32", "bfloat16", "fp8"] = Field("auto", validation_alias="PARLEY_THINKER_KV_DTYPE")
+    weights_dtype: Literal["auto", "fp8"] = Field("auto", validation_alias="PARLEY_THINKER_WEIGHTS_DTYPE")
     window_tokens: int = Field(8192, ge=512, validation_alias="PARLEY_THINKER_WINDOW_TOKENS")
     positions: int = Field(TALKER_POSITIONS, ge=256, validation_alias="PARLEY_TALKER_POSITIONS")
     flow_steps: int = Field(5, ge=3, le=10, validation_alias="PARLEY_VOCODER_FLOW_STEPS")
@@ -59,12 +60,13 @@ class PlanSettings(BaseSettings):
         plain_flow = self.flow_dtype == "auto" and self.vocoder_kernels == "plain"
         weights, flow = _ELEMENTS[self.dtype], "fp32" if plain_flow else _ELEMENTS[self.flow_dtype]
         kv = weights if self.kv_dtype == "auto" else _ELEMENTS[self.kv_dtype]
+        matrices = None if self.weights_dtype == "auto" else _ELEMENTS[self.weights_dtype]
         return memory_plan(
             card_bytes,
             self.stages_on_card,
             self.window_tokens,
             self.flow_steps,
-            Dtypes(weights, kv, weights, weights, flow, _ELEMENTS[self.cache_dtype]),
+            Dtypes(weights, kv, weights, weights, flow, _ELEMENTS[self.cache_dtype], matrices),
             config,
             prompt_frames=1,  # which voices fit is the vocoder's to say
             voice_bytes=self.voices_bytes,

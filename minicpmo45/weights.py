@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,12 +25,16 @@ SINGLE_FILE = "model.safetensors"
 READERS: Final = 8
 STAGING_BYTES: Final = 32 << 20
 """One pinned buffer; each reader has two, so that a copy to the GPU runs while the next bytes are read."""
+Change = Callable[[str, Tensor], Mapping[str, Tensor]]
+"""What becomes of a tensor, by name, once it is read: one or several. Several threads ask at once."""
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
-def thinker_weights(path: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
+def thinker_weights(
+    path: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.bfloat16, change: Change | None = None
+) -> dict[str, Tensor]:
     """`llm.`, `vpm.`, `resampler.`, `apm.` and `audio_projection_layer.`, under their stored names. Raises CheckpointError."""
-    return Weights.open(path, THINKER_PREFIXES).load(device, dtype)
+    return Weights.open(path, THINKER_PREFIXES).load(device, dtype, change=change)
 
 
 def talker_weights(path: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
@@ -88,12 +92,25 @@ class Weights:
     def nbytes(self) -> int:
         return sum(place.tensor.end - place.tensor.begin for place in self.places.values())
 
-    def load(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.bfloat16, readers: int = READERS) -> dict[str, Tensor]:
-        """All tensors, contiguous, on `device` in `dtype`. Raises CheckpointError that names a tensor with NaN or infinity in it."""
+    def load(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+        readers: int = READERS,
+        change: Change | None = None,
+    ) -> dict[str, Tensor]:
+        """All tensors, contiguous, on `device` in `dtype`, or what `change` makes of them, so that the device never holds all as they were.
+
+        Raises CheckpointError that names a tensor with NaN or infinity in it. Elements of a byte are not asked: it shows in their scales.
+        """
         target = torch.device(device)
         with ExitStack() as stack:
             files = {place.file: stack.enter_context(opened(place.file)) for place in self.places.values()}
             staging = threading.local()
+
+            def made(name: str) -> Mapping[str, Tensor]:
+                tensor = read(name)
+                return {name: tensor} if change is None else change(name, tensor)
 
             def read(name: str) -> Tensor:
                 place = self.places[name]
@@ -106,10 +123,12 @@ class Weights:
 
             largest_first = sorted(self.places, key=lambda name: self.places[name].tensor.begin - self.places[name].tensor.end)
             with ThreadPoolExecutor(max(1, min(readers, len(largest_first)))) as pool:
-                tensors = dict(zip(largest_first, pool.map(read, largest_first), strict=True))
+                found = dict(zip(largest_first, pool.map(made, largest_first), strict=True))
         if target.type == "cuda":
             torch.cuda.synchronize(target)
-        return _finite({name: tensors[name] for name in self.places}, {name: place.file.name for name, place in self.places.items()})
+        asked = {name: tensor for name in self.places for tensor in found[name].values() if tensor.element_size() > 1}
+        _finite(asked, {name: place.file.name for name, place in self.places.items()})
+        return {part: tensor for name in self.places for part, tensor in found[name].items()}
 
 
 class Survey(NamedTuple):

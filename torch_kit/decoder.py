@@ -21,7 +21,8 @@ class Decoder:
     """Pre-norm blocks: attention with rotary positions and grouped keys, SwiGLU; a final norm.
 
     Weights are named as `DecoderWeights` says and used in their own dtype and on their own device, which the pool shares. Norms and
-    rotations are fp32.
+    rotations are fp32. Matrices in e4m3 are widened as they are used. `rounded`: what they are multiplied with is rounded to e4m3, too,
+    a token at a time, as `FusedDecoder` does in large batches.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class Decoder:
         config: DecoderConfig,
         pool: PagePool,
         attention: Attention | None = None,
+        *,
+        rounded: bool = False,
     ) -> None:
         """Raises WeightError."""
         self.config = config
@@ -37,6 +40,7 @@ class Decoder:
         self._attention = attention or PlainAttention(config.heads // config.kv_heads)
         self._rope = Rope(config.head_dim, config.rope_theta, pool.device)
         self._weights = DecoderWeights(weights, config)
+        self._rounded = rounded
 
     @torch.no_grad()
     def forward(self, embeddings: Tensor, batch: RaggedBatch) -> Tensor:
@@ -61,14 +65,14 @@ class Decoder:
             if prefix_rotation is not None:
                 prefix_query = rotate(queries_keys[:, : self.config.heads], *prefix_rotation)
             mixed = self._attention(plan, query, prefix_query, self.pool.layer(index), self.pool.scale(index))
-            states = states + functional.linear(mixed.flatten(1), layer.out)
+            states = states + layer.out(mixed.flatten(1), rounded=self._rounded)
             states = states + self._mlp(layer, states)
         return rms_norm(states, self._weights.norm, self.config.rms_eps)
 
     def _project(self, layer: LayerWeights, states: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys [N, heads + kv_heads, head_dim], not turned yet, and values [N, kv_heads, head_dim]."""
         config = self.config
-        joined = functional.linear(rms_norm(states, layer.attention_norm, config.rms_eps), layer.qkv)
+        joined = layer.qkv(rms_norm(states, layer.attention_norm, config.rms_eps), rounded=self._rounded)
         heads = joined.view(-1, config.heads + 2 * config.kv_heads, config.head_dim)
         queries_keys, value = heads.split_with_sizes([config.heads + config.kv_heads, config.kv_heads], dim=1)
         if layer.qk_norm is not None:
@@ -76,8 +80,8 @@ class Decoder:
         return queries_keys, value
 
     def _mlp(self, layer: LayerWeights, states: Tensor) -> Tensor:
-        gate, up = functional.linear(rms_norm(states, layer.mlp_norm, self.config.rms_eps), layer.gate_up).chunk(2, dim=-1)
-        return functional.linear(functional.silu(gate) * up, layer.down)
+        gate, up = layer.gate_up(rms_norm(states, layer.mlp_norm, self.config.rms_eps), rounded=self._rounded).chunk(2, dim=-1)
+        return layer.down(functional.silu(gate) * up, rounded=self._rounded)
 
 
 def rms_norm(states: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -9,11 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from triton import knobs
 
-from torch_kit.decoder_weights import DecoderConfig, DecoderWeights, LayerWeights
-from torch_kit.kernels.gated_product import gated_product
-from torch_kit.kernels.page_writer import write_pages
+from torch_kit.decoder_weights import DecoderConfig, DecoderWeights
+from torch_kit.fused_steps import LibraryStep, RoundedStep, ThinStep, WidenedStep
 from torch_kit.kernels.paged_attention import PagedAttention
-from torch_kit.kernels.residual_norm import picked_norm, residual_norm
 from torch_kit.kernels.thin_product import MOST_LINES, Thin, ThinProducts
 from torch_kit.pages import PagePool
 from torch_kit.ragged import RaggedBatch
@@ -23,6 +21,9 @@ _LEAST = 16
 """Tensor cores take no smaller pages and heads."""
 THIN_TOKENS = 16
 """Where thin products gain most: `decoder_kernels --parts whole` times both."""
+WIDENED_TOKENS = 128
+"""Of matrices in e4m3: up to so many tokens a product takes as long as its bytes, and what comes into it stays as it is; beyond, arithmetic
+decides, and both sides are e4m3. An estimate: `decoder_kernels --parts products` times both."""
 PADDED: dict[int, int] = {}
 """Tokens of a batch: lines of its products, where the library is faster with more of them (`decoder_kernels --parts products`)."""
 
@@ -41,13 +42,16 @@ class FusedDecoder:
         pool: PagePool,
         *,
         thin_tokens: int | None = None,
+        widened_tokens: int = WIDENED_TOKENS,
         ways: Mapping[str, Thin] | None = None,
         padded: Mapping[int, int] | None = None,
     ) -> None:
         """`thin_tokens`: batches of up to so many tokens, at most 128, take the thin products, longer ones those of the library; None:
-        `THIN_TOKENS` on CUDA, none in the interpreter. `ways`: how a thin product is run, by `qkv`, `out`, `gate_up` and `down`, instead of
-        what `thin` chooses. `padded`: the lines of the library's products by tokens of the batch, instead of `PADDED`. Raises WeightError,
-        and ValueError: sizes or a device that the kernels do not serve.
+        `THIN_TOKENS` on CUDA, none in the interpreter. `widened_tokens`: where matrices are in e4m3, up to so many tokens, at most 128,
+        they are widened within products; in longer batches the sources are rounded to e4m3, too, a token at a time. `ways`: how a product
+        with such matrices or a thin one is run, by `qkv`, `out`, `gate_up` and `down`, instead of what `thin` chooses. `padded`: the lines
+        of the library's products by tokens of the batch, instead of `PADDED`. Raises WeightError, and ValueError: sizes or a device that
+        the kernels do not serve.
         """
         if pool.device.type != "cuda" and not knobs.runtime.interpret:
             raise ValueError(f"pool: on {pool.device.type}, not on CUDA")
@@ -59,13 +63,17 @@ class FusedDecoder:
             thin_tokens = THIN_TOKENS if pool.device.type == "cuda" else 0
         if not 0 <= thin_tokens <= MOST_LINES:
             raise ValueError(f"thin_tokens: {thin_tokens}, not 0 to {MOST_LINES}")
+        if not 0 <= widened_tokens <= MOST_LINES:
+            raise ValueError(f"widened_tokens: {widened_tokens}, not 0 to {MOST_LINES}")
         self.config = config
         self.pool = pool
-        self.thin_tokens, self._ways = thin_tokens, ways or {}
+        self.thin_tokens, self.widened_tokens, self._ways = thin_tokens, widened_tokens, ways or {}
         self._padded = PADDED if padded is None else padded
         self._products = ThinProducts(pool.device)
         self._rope = Rope(config.head_dim, config.rope_theta, pool.device)
         self._weights = DecoderWeights(weights, config)
+        if self._weights.scaled and (config.hidden_size % _LEAST or config.intermediate_size % _LEAST):
+            raise ValueError(f"weights: e4m3 of width {config.hidden_size}, {config.intermediate_size} within; not multiples of {_LEAST}")
 
     @torch.no_grad()
     def forward(self, embeddings: Tensor, batch: RaggedBatch, *, only_sampled: bool = False) -> Tensor:
@@ -86,96 +94,10 @@ class FusedDecoder:
             step.widen(layer)
         return step.finish(self._weights.norm, only_sampled=only_sampled)
 
-    def _step(self, embeddings: Tensor, batch: RaggedBatch) -> _Step | _ThinStep:
+    def _step(self, embeddings: Tensor, batch: RaggedBatch) -> LibraryStep | ThinStep:
         if batch.size <= self.thin_tokens:
-            return _ThinStep(self.config, embeddings, batch, self._products, self._ways)
-        return _Step(self.config, embeddings, batch, self._padded.get(batch.size, batch.size))
-
-
-class _Step:
-    """One forward: the residual stream, and what kernels hand to each other."""
-
-    def __init__(self, config: DecoderConfig, embeddings: Tensor, batch: RaggedBatch, lines: int) -> None:
-        size = batch.size
-        self._config, self._batch = config, batch
-        self._states = embeddings
-        self._is_first = True
-        self._residual = torch.empty_like(embeddings)
-        queries = config.heads * config.head_dim
-        widths = (config.hidden_size,) * 2 + (queries, queries + 2 * config.kv_heads * config.head_dim, config.intermediate_size)
-        # lines behind the batch's are what they are: they come into no other
-        self._padded = [embeddings.new_empty((lines, width)) for width in (*widths, 2 * config.intermediate_size)]
-        self._normed, self._out, self._mixed, self._joined, self._inner, self._gate_up = (each[:size] for each in self._padded)
-        self._query, self._prefix_query = (embeddings.new_empty((size, config.heads, config.head_dim)) for _ in range(2))
-
-    def attend(self, layer: LayerWeights, attention: PagedAttention, rope: Rope, cache: Tensor, scales: Tensor | None) -> None:
-        """The first half of a block."""
-        normed, out, mixed, joined, _, _ = self._padded
-        self._norm(layer.attention_norm)
-        torch.mm(normed, layer.qkv.t(), out=joined)
-        write_pages(self._joined, layer.qk_norm, rope, self._batch, self._query, self._prefix_query, cache, self._config.rms_eps, scales)
-        attention(self._batch, self._query, self._prefix_query, cache, self._mixed.view_as(self._query), scales=scales)
-        torch.mm(mixed, layer.out.t(), out=out)
-        self._states = self._out
-
-    def widen(self, layer: LayerWeights) -> None:
-        """The second half."""
-        normed, out, _, _, inner, gate_up = self._padded
-        self._norm(layer.mlp_norm)
-        torch.mm(normed, layer.gate_up.t(), out=gate_up)
-        gated_product(self._gate_up, self._inner)
-        torch.mm(inner, layer.down.t(), out=out)
-
-    def finish(self, weight: Tensor, *, only_sampled: bool) -> Tensor:
-        """The final norm, of all tokens or of those that are sampled."""
-        if not only_sampled:
-            self._norm(weight)
-            return self._normed
-        out = self._normed.new_empty((len(self._batch.sampled), self._normed.shape[1]))
-        picked_norm(self._states, self._residual, weight, out, self._batch.sampled, self._config.rms_eps)
-        return out
-
-    def _norm(self, weight: Tensor) -> None:
-        residual_norm(self._states, self._residual, weight, self._normed, self._config.rms_eps, first=self._is_first)
-        self._is_first = False
-
-
-class _ThinStep:
-    """One forward of few tokens: norm, gate and residual sum are within the products, so that a block has few kernels."""
-
-    def __init__(
-        self, config: DecoderConfig, embeddings: Tensor, batch: RaggedBatch, products: ThinProducts, ways: Mapping[str, Thin]
-    ) -> None:
-        size, turned = batch.size, (batch.size, config.heads, config.head_dim)
-        self._config, self._batch, self._products, self._ways = config, batch, products, ways
-        self._states, self._residual = embeddings, torch.empty_like(embeddings)
-        self._joined = embeddings.new_empty((size, (config.heads + 2 * config.kv_heads) * config.head_dim))
-        self._query, self._prefix_query, self._mixed = (embeddings.new_empty(turned) for _ in range(3))
-        self._inner = embeddings.new_empty((size, config.intermediate_size))
-
-    def attend(self, layer: LayerWeights, attention: PagedAttention, rope: Rope, cache: Tensor, scales: Tensor | None) -> None:
-        """The first half of a block."""
-        eps, ways = self._config.rms_eps, self._ways
-        self._products(self._states, layer.qkv, self._joined, norm=layer.attention_norm, eps=eps, how=ways.get("qkv"))
-        write_pages(self._joined, layer.qk_norm, rope, self._batch, self._query, self._prefix_query, cache, eps, scales)
-        attention(self._batch, self._query, self._prefix_query, cache, self._mixed, scales=scales)
-        # the first sum leaves the caller's embeddings as they are
-        self._products(self._mixed.flatten(1), layer.out, self._residual, residual=self._states, how=ways.get("out"))
-        self._states = self._residual
-
-    def widen(self, layer: LayerWeights) -> None:
-        """The second half."""
-        eps, ways = self._config.rms_eps, self._ways
-        self._products(self._states, layer.gate_up, self._inner, norm=layer.mlp_norm, eps=eps, gated=True, how=ways.get("gate_up"))
-        self._products(self._inner, layer.down, self._residual, residual=self._residual, how=ways.get("down"))
-
-    def finish(self, weight: Tensor, *, only_sampled: bool) -> Tensor:
-        """The final norm, of all tokens or of those that are sampled."""
-        batch, eps = self._batch, self._config.rms_eps
-        if not only_sampled:
-            out = torch.empty_like(self._residual)
-            residual_norm(self._states, torch.empty_like(out), weight, out, eps, first=True)
-            return out
-        out = self._residual.new_empty((len(batch.sampled), self._residual.shape[1]))
-        picked_norm(self._states, None, weight, out, batch.sampled, eps)
-        return out
+            return ThinStep(self.config, embeddings, batch, self._products, self._ways)
+        if self._weights.scaled and batch.size <= self.widened_tokens:
+            return WidenedStep(self.config, embeddings, batch, self._products, self._ways)
+        kind = RoundedStep if self._weights.scaled else LibraryStep
+        return kind(self.config, embeddings, batch, self._padded.get(batch.size, batch.size))

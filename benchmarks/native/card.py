@@ -27,9 +27,13 @@ class Card(msgspec.Struct, frozen=True):
     fp32_flops: float
     """Without TF32."""
     tf32_flops: float
+    fp8_flops: float = 0.0
+    """e4m3 on both sides; 0: not measured."""
 
     def flops(self, kind: str) -> float:
-        return {"bf16": self.bf16_flops, "fp32": self.fp32_flops, "tf32": self.tf32_flops}[kind]
+        return {"bf16": self.bf16_flops, "fp32": self.fp32_flops, "tf32": self.tf32_flops, "fp8": self.fp8_flops or 2 * self.bf16_flops}[
+            kind
+        ]
 
 
 def measure(device: torch.device) -> Card:
@@ -48,6 +52,7 @@ def measure(device: torch.device) -> Card:
         bf16_flops=_rate(device, torch.bfloat16),
         fp32_flops=_rate(device, torch.float32),
         tf32_flops=_rate(device, torch.float32, tf32=True),
+        fp8_flops=_fp8_rate(device),
     )
 
 
@@ -60,6 +65,19 @@ def _rate(device: torch.device, dtype: torch.dtype, *, tf32: bool = False) -> fl
         return 2.0 * side**3 / (statistics.median(timed(device, lambda: left @ right, 8)) / 1000)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _fp8_rate(device: torch.device) -> float:
+    """With a scale a row, summed in fp32; 0 where the card has none."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        return 0.0
+    left, right = (torch.randn(SIDE, SIDE, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    out, scales = torch.empty(SIDE, SIDE, dtype=torch.bfloat16, device=device), torch.ones(SIDE, 1, device=device)
+
+    def call() -> object:
+        return torch._scaled_mm(left, right.t(), scale_a=scales, scale_b=scales.t(), out_dtype=out.dtype, out=out)
+
+    return 2.0 * SIDE**3 / (statistics.median(timed(device, call, 8)) / 1000)
 
 
 def _driver() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmarks.native import card as cards
 from benchmarks.native.card import Card
 from benchmarks.native.copies import copied_us
 from benchmarks.native.decoder_cases import Case, cases
-from benchmarks.native.decoder_products import LINES, products
+from benchmarks.native.decoder_products import LINES, TYPES, products
 from benchmarks.native.decoder_scenes import (
     TALKER,
     THINKER,
@@ -30,6 +30,7 @@ from benchmarks.native.decoder_scenes import (
     Placed,
     Scene,
     floor_of,
+    narrowed_weights,
     pool_for,
     random_weights,
     scenes,
@@ -37,10 +38,10 @@ from benchmarks.native.decoder_scenes import (
 from benchmarks.native.timing import graphed, kernels, timed
 from torch_kit.decoder import Decoder
 from torch_kit.decoder_weights import DecoderConfig
+from torch_kit.fp8 import FP8
 from torch_kit.fused_decoder import FusedDecoder
 from torch_kit.kernels.thin_product import MOST_LINES
-from torch_kit.pages import PAGE
-from torch_kit.ragged import RaggedBatch
+from torch_kit.pages import PAGE, PagePool
 
 CACHE_BYTES = 400e6
 """What the copies of a cache take at least: several times the L2."""
@@ -51,6 +52,7 @@ MANY = 64
 PARTS = ("lost", "whole", "products", "kernels")
 Row = dict[str, Any]
 Decoders = dict[str, DecoderConfig]
+Weights = dict[str, Tensor]
 
 
 def dtype_on(device: torch.device) -> torch.dtype:
@@ -81,6 +83,34 @@ def lost(decoders: Decoders, device: torch.device) -> list[Row]:
             holds = error <= max(WORSE * torchs, EXACT)
             rows.append({"decoder": name, "what": part, "error": error, "torch error": torchs, "holds": holds})
             print(rows[-1], flush=True)
+        if name == "thinker":
+            rows += scaled_lost(small, truth, placed, pool, start, inputs)
+    return rows
+
+
+def scaled_lost(config: DecoderConfig, truth: Weights, placed: Placed, pool: PagePool, start: Tensor, inputs: Tensor) -> list[Row]:
+    """Final states with matrices in e4m3, in each manner of their products: `error` against plain fp32 with the same rounding, `loss`
+    against plain fp32 without it."""
+    kind, scaled, rows = dtype_on(pool.device), narrowed_weights(truth, config), []
+
+    def states(make: type[Decoder | FusedDecoder], given: Weights, dtype: torch.dtype, **how: Any) -> Tensor:
+        pool.storage = start.to(dtype)
+        kept = {name: tensor if tensor.dtype == FP8 or name.endswith(".scale") else tensor.to(dtype) for name, tensor in given.items()}
+        return make(kept, config, pool, **how).forward(inputs.to(dtype), placed.batch)[: len(inputs)].double()
+
+    exact = states(Decoder, truth, torch.float32)
+    for what, rounded, how in (
+        ("states, e4m3, thin", False, {"thin_tokens": MOST_LINES}),
+        ("states, e4m3, widened", False, {"thin_tokens": 0}),
+        ("states, both e4m3", True, {"thin_tokens": 0, "widened_tokens": 0}),
+    ):
+        oracle, theirs = (states(Decoder, scaled, dtype, rounded=rounded) for dtype in (torch.float32, kind))
+        ours = states(FusedDecoder, scaled, kind, **how)
+        error, torchs, loss = _spread(ours - oracle, oracle), _spread(theirs - oracle, oracle), _spread(ours - exact, exact)
+        # what lies at a border of rounding goes to either side
+        holds = error <= max(WORSE * torchs, loss / 20 if rounded else EXACT)
+        rows.append({"decoder": "thinker", "what": what, "error": error, "torch error": torchs, "holds": holds, "loss": loss})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -141,42 +171,53 @@ def raced(case: Case, dtype: torch.dtype, device: torch.device, card: Card, *, p
     return {**found, "best us": best, "best": way}
 
 
-def whole(name: str, config: DecoderConfig, wanted: list[Scene], device: torch.device, card: Card, *, plain: bool) -> list[Row]:
-    """Forwards in a graph, with the last norm of rows that sample alone and without embedding and head. `plain`: torch's beside them."""
+def whole(
+    name: str, config: DecoderConfig, wanted: list[Scene], device: torch.device, card: Card, types: Collection[str], *, plain: bool
+) -> list[Row]:
+    """Forwards in a graph, with the last norm of rows that sample alone and without embedding and head. `types`: of matrices, see `TYPES`;
+    e4m3 of the thinker alone. `plain`: torch's beside them."""
     dtype = dtype_on(device)
     largest = max(wanted, key=lambda scene: scene.pages * len(scene.news))
     pool = pool_for(config, largest, dtype, device, layers=config.layers)
-    weights = random_weights(config, dtype, device)
-    fused, oracle = FusedDecoder(weights, config, pool), Decoder(weights, config, pool) if plain else None
-    weights.clear()
-    rows = []
-    for scene in wanted:
-        placed = Placed(scene, pool)
-        inputs = torch.randn(placed.batch.size, config.hidden_size, device=device).to(dtype)
-
-        def run(batch: RaggedBatch = placed.batch, inputs: Tensor = inputs) -> Tensor:
-            return fused.forward(inputs, batch, only_sampled=True)
-
-        ms, floor = graphed(device, run), floor_of(config, scene, dtype.itemsize).ms(card)
-        row = {"decoder": name, "scene": scene.name, "context": scene.context, "shape": "x".join(map(str, placed.batch.shape)), "ms": ms}
-        row |= {"floor ms": floor, "times floor": None if ms is None else ms / floor, "kernels": kernels(device, run)[0]}
-        row["without graph ms"] = statistics.median(timed(device, run, 1 if ms is None else 5, 1))
-        if placed.batch.size <= MOST_LINES:
-            row["thin ms"], row["library ms"] = (_forward_ms(fused, most, device, run) for most in (MOST_LINES, 0))
-        if oracle is not None:
-            row["torch ms"] = graphed(device, lambda batch=placed.batch, inputs=inputs: oracle.forward(inputs, batch))  # type: ignore[misc]
-        placed.release()
-        rows.append(row)
-        print(row, flush=True)
+    weights, rows = random_weights(config, dtype, device), []
+    for kind in TYPES:
+        if kind not in types or (kind == "e4m3" and name != "thinker"):
+            continue
+        given = narrowed_weights(weights, config) if kind == "e4m3" else weights
+        fused, oracle = FusedDecoder(given, config, pool), Decoder(given, config, pool) if plain else None
+        for scene in wanted:
+            rows.append({"decoder": name, "matrices": kind, **forwards(fused, oracle, scene, kind, device, card)})
+            print(rows[-1], flush=True)
+        del fused, oracle, given
+        freed(device)
     return rows
 
 
-def _forward_ms(fused: FusedDecoder, thin_tokens: int, device: torch.device, run: Callable[[], Tensor]) -> float | None:
-    """As it would be if batches of up to so many tokens took the thin products."""
-    served, fused.thin_tokens = fused.thin_tokens, thin_tokens
-    ms = graphed(device, run)
-    fused.thin_tokens = served
-    return ms
+def forwards(fused: FusedDecoder, oracle: Decoder | None, scene: Scene, kind: str, device: torch.device, card: Card) -> Row:
+    """One scene: as served, and in other manners of the products."""
+    placed, dtype, config = Placed(scene, fused.pool), dtype_on(device), fused.config
+    batch, inputs = placed.batch, torch.randn(placed.batch.size, config.hidden_size, device=device).to(dtype)
+
+    def run() -> Tensor:
+        return fused.forward(inputs, batch, only_sampled=True)
+
+    ms, floor = graphed(device, run), floor_of(config, scene, dtype.itemsize, weight=1 if kind == "e4m3" else None).ms(card)
+    row: Row = {"scene": scene.name, "context": scene.context, "shape": "x".join(map(str, batch.shape)), "ms": ms}
+    row |= {"floor ms": floor, "times floor": None if ms is None else ms / floor, "kernels": kernels(device, run)[0]}
+    row["without graph ms"] = statistics.median(timed(device, run, 1 if ms is None else 5, 1))
+    ways = {"thin ms": (MOST_LINES, 0)} if batch.size <= MOST_LINES else {}
+    if kind == "bf16":
+        ways |= {"library ms": (0, 0)} if ways else {}
+    else:
+        ways |= ({"widened ms": (0, MOST_LINES)} if ways else {}) | {"rounded ms": (0, 0)}
+    for what, tokens in ways.items():
+        served, (fused.thin_tokens, fused.widened_tokens) = (fused.thin_tokens, fused.widened_tokens), tokens
+        row[what] = graphed(device, run)
+        fused.thin_tokens, fused.widened_tokens = served
+    if oracle is not None:
+        row["torch ms"] = graphed(device, lambda: oracle.forward(inputs, batch))
+    placed.release()
+    return row
 
 
 def _spread(error: Tensor, truth: Tensor) -> float:
@@ -219,6 +260,7 @@ def main(arguments: list[str] | None = None) -> Row:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--decoders", nargs="+", choices=("thinker", "talker"), default=["thinker", "talker"])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES, help="of matrices, in products and whole forwards")
     parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="of the products")
     parser.add_argument("--served", action="store_true", help="no other ways to run the thin products: they must be compiled")
     parser.add_argument("--plain", action="store_true", help="whole forwards in plain torch, and its attention for many sessions, too")
@@ -239,11 +281,11 @@ def main(arguments: list[str] | None = None) -> Row:
             if part == "lost":
                 rows += lost(decoders, device)
             elif part == "products":
-                rows += products(decoders, device, card, tuple(options.lines), tried=not options.served)
+                rows += products(decoders, device, card, tuple(options.lines), options.types, tried=not options.served)
             for name, config in decoders.items() if part in ("whole", "kernels") else ():
                 wanted = list(scenes(name, options.sessions, tiny=options.tiny))
                 if part == "whole":
-                    rows += whole(name, config, wanted, device, card, plain=options.plain)
+                    rows += whole(name, config, wanted, device, card, options.types, plain=options.plain)
                 for scene in wanted if part == "kernels" else ():
                     rows += alone(name, config, scene, device, card, plain=options.plain)
                     freed(device)

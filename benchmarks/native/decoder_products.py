@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import msgspec
 import torch
 import triton
 from torch import Tensor
@@ -16,45 +15,16 @@ from torch.nn import functional
 from benchmarks.native.card import Card
 from benchmarks.native.copies import copied_us
 from benchmarks.native.floors import Floor
+from benchmarks.native.product import CACHE_BYTES, EPS, Product, largest_error, products_of
+from benchmarks.native.scaled_products import Scaled
 from torch_kit.decoder_weights import DecoderConfig
 from torch_kit.kernels.thin_product import MOST_LINES, Thin, ThinProducts, thin
+from torch_kit.matrix import Matrix
 
-CACHE_BYTES = 300e6
-"""What the copies of a matrix take at least: several times the L2."""
-EPS = 1e-6
 Row = dict[str, Any]
-LINES = (1, 8, 16, 64, 128, 288, 320, 384, 448, 512, 1024)
-
-
-class Product(msgspec.Struct, frozen=True):
-    """One of a block's four, with what its thin form does beside it."""
-
-    name: str
-    wide: int
-    """Columns of what comes out."""
-    deep: int
-    normed: bool = False
-    gated: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Of the matrix."""
-        return self.wide * (2 if self.gated else 1)
-
-    @property
-    def plain(self) -> bool:
-        return not (self.normed or self.gated)
-
-
-def products_of(config: DecoderConfig) -> tuple[Product, ...]:
-    queries = config.heads * config.head_dim
-    keys = config.kv_heads * config.head_dim
-    return (
-        Product("qkv", queries + 2 * keys, config.hidden_size, normed=True),
-        Product("out", config.hidden_size, queries),
-        Product("gate_up", config.intermediate_size, config.hidden_size, normed=True, gated=True),
-        Product("down", config.hidden_size, config.intermediate_size),
-    )
+LINES = (1, 8, 16, 32, 64, 128, 256, 288, 320, 384, 448, 512, 1024, 2048)
+TYPES = ("bf16", "e4m3")
+"""Of matrices."""
 
 
 def ways(product: Product, lines: int) -> Iterator[Thin]:
@@ -77,15 +47,22 @@ def ways(product: Product, lines: int) -> Iterator[Thin]:
             yield Thin(columns, chunk, splits, warps=2 if columns == 16 else 4, stages=4 if chunk == 128 or not product.gated else 3)
 
 
-def products(decoders: dict[str, DecoderConfig], device: torch.device, card: Card, lines: tuple[int, ...], *, tried: bool) -> list[Row]:
-    """A row a product and number of lines. `tried`: other ways, too, which must be compiled."""
+def products(
+    decoders: dict[str, DecoderConfig], device: torch.device, card: Card, lines: tuple[int, ...], types: Collection[str], *, tried: bool
+) -> list[Row]:
+    """A row a product and number of lines. `types`: of matrices; e4m3 for the thinker alone. `tried`: other ways, too, which must be
+    compiled."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     rows = []
     for name, config in decoders.items():
         for product in products_of(config):
-            raced = _Raced(product, device, dtype, tried=tried)
-            for count in lines:
-                rows.append({"decoder": name, "product": product.name, "lines": count, **raced.row(count, card)})
+            makers: list[_Raced | Scaled] = [_Raced(product, device, dtype, tried=tried)] if "bf16" in types else []
+            if "e4m3" in types and name == "thinker":
+                makers.append(Scaled(product, device, dtype, tried=tried))
+            for count in lines if makers else ():
+                rows.append({"decoder": name, "product": product.name, "lines": count})
+                for maker in makers:
+                    rows[-1] |= maker.row(count, card)
                 print(rows[-1], flush=True)
     return rows
 
@@ -121,7 +98,7 @@ class _Raced:
         def run(copy: int, how: Thin | None) -> None:
             self._products(
                 source,
-                self._weights[copy],
+                Matrix(self._weights[copy]),
                 out,
                 norm=self._norm if product.normed else None,
                 eps=EPS,
@@ -132,11 +109,11 @@ class _Raced:
 
         truth, torchs = self._plain(source, residual, torch.float32), self._plain(source, residual, source.dtype)
         found: Row = {"served": str(thin(lines, product.wide, product.deep, plain=product.plain)), "best us": None}
-        found |= {"torch error": _error(torchs, truth), "holds": True}
+        found |= {"torch error": largest_error(torchs, truth), "holds": True}
         for how in (None, *(ways(product, lines) if self._tried else ())):
             try:
                 run(0, how)
-                error = _error(out, truth)
+                error = largest_error(out, truth)
                 us = self._us(lambda copy, how=how: run(copy, how))  # type: ignore[misc]
             except Exception as why:
                 # a way may want more shared memory than there is
@@ -163,9 +140,3 @@ class _Raced:
 
     def _us(self, call: Callable[[int], object]) -> float | None:
         return copied_us(self._device, call, self._copies)
-
-
-def _error(made: Tensor, truth: Tensor) -> float:
-    """Of the largest value; infinite where there is NaN."""
-    error = (made.float() - truth).abs().max() / truth.abs().max()
-    return math.inf if bool(error.isnan()) else float(error)

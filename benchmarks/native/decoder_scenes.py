@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import torch
 from torch import Tensor
 
-from benchmarks.native.floors import Floor
+from benchmarks.native.floors import WIDENED_TOKENS, Floor
 from benchmarks.native.random_pages import draw
-from torch_kit.decoder_weights import DecoderConfig
+from torch_kit.decoder_weights import DecoderConfig, matrix_names, narrow
 from torch_kit.page_table import Appended, PageTable
 from torch_kit.pages import PagePool, pages_for
 from torch_kit.ragged import RaggedBatch
@@ -116,12 +116,25 @@ def random_weights(config: DecoderConfig, dtype: torch.dtype, device: torch.devi
     return made
 
 
-def floor_of(config: DecoderConfig, scene: Scene, element: int) -> Floor:
-    """Of a whole forward: every weight, key and value is read once."""
+def narrowed_weights(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
+    """The same with all matrices in e4m3."""
+    names, made = matrix_names(config), dict[str, Tensor]()
+    for name, tensor in weights.items():
+        made |= narrow(name, tensor) if name in names else {name: tensor}
+    return made
+
+
+def floor_of(config: DecoderConfig, scene: Scene, element: int, *, weight: int | None = None) -> Floor:
+    """Of a whole forward: every weight, key and value is read once. `element`, `weight`: bytes of one; a weight has as many by default.
+
+    Products of more than WIDENED_TOKENS tokens with weights of one byte are those of fp8.
+    """
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     weights = config.layers * config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)
     attention = attention_floor(config, scene, element)
-    return Floor(weights * element + config.layers * attention.nbytes, 2 * weights * sum(scene.news) + config.layers * attention.flops)
+    nbytes = weights * (weight or element) + config.layers * attention.nbytes
+    kind = "fp8" if weight == 1 and sum(scene.news) > WIDENED_TOKENS else "bf16"
+    return Floor(nbytes, 2 * weights * sum(scene.news) + config.layers * attention.flops, kind)
 
 
 def attention_floor(config: DecoderConfig, scene: Scene, element: int) -> Floor:

@@ -28,7 +28,7 @@ from tests.support.valkey import ValkeyProcess
 ROOT = Path(__file__).parents[2]
 PACKET = RATE // 50
 STAGES = ("thinker", "talker", "vocoder")
-START_S = 150.0
+START_S = 300.0
 SKIPPED = 4
 """Units at the beginning that are not counted: three that must listen, and one that meets new shapes."""
 

@@ -11,6 +11,8 @@ from minicpmo45.config import Config
 from minicpmo45.layout import Layout, flow_layout, hift_layout, safetensors_layout
 
 BF16 = 2
+WIDENED_TOKENS = 128
+"""Up to so many tokens matrices in e4m3 are widened, and products are those of bf16; see `torch_kit/fused_decoder.py`."""
 
 
 class Floor(msgspec.Struct, frozen=True):
@@ -31,10 +33,11 @@ class Floor(msgspec.Struct, frozen=True):
 
 
 class Floors:
-    """Of `sessions` sessions that do the same thing at once. `context`: tokens before the unit."""
+    """Of `sessions` sessions that do the same thing at once. `context`: tokens before the unit. `weight`: bytes of a weight of the
+    thinker's blocks; if 1, products of more than WIDENED_TOKENS tokens are those of fp8."""
 
-    def __init__(self, config: Config, sessions: int, context: int) -> None:
-        self._config, self._sessions, self._context = config, sessions, context
+    def __init__(self, config: Config, sessions: int, context: int, *, weight: int = BF16) -> None:
+        self._config, self._sessions, self._context, self._weight = config, sessions, context, weight
         layout = safetensors_layout(config)
         self._blocks = _parameters(layout, "llm.model.layers.")
         self._head = config.llm.vocab_size * config.llm.hidden_size
@@ -54,7 +57,8 @@ class Floors:
         cached = self._context * llm.layers * 2 * llm.kv_heads * llm.head_dim * BF16
         attention = 4 * llm.heads * llm.head_dim * llm.layers * (self._context + tokens / 2)
         each = tokens * (2 * self._blocks + attention) + 2 * self._head
-        return Floor((self._blocks + self._head) * BF16 + self._sessions * cached, self._sessions * each)
+        kind = "fp8" if self._weight == 1 and self._sessions * tokens > WIDENED_TOKENS else "bf16"
+        return Floor(self._blocks * self._weight + self._head * BF16 + self._sessions * cached, self._sessions * each, kind)
 
     def head(self) -> Floor:
         """Logits of one row of each session; the draws read them once."""

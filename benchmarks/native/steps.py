@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks.native.floors import Floor, Floors
+from benchmarks.native.floors import BF16, Floor, Floors
 from benchmarks.native.house import Recording
 from benchmarks.native.material import SPEAK, TEXT_TOKENS, Bench, picture, sound
 from benchmarks.native.preload import PreloadedTalker, PreloadedThinker, fill
@@ -46,7 +46,8 @@ class Step(msgspec.Struct, frozen=True):
 
 def thinker(bench: Bench, engine: PreloadedThinker, config: Config, sessions: int, *, draft: bool, seen: bool) -> Iterator[Step]:
     """Sound, pictures (`seen`), the prefill of a unit that speaks, a step that feeds a token of each. `draft`: as the engine is set."""
-    floors, slots, device = Floors(config, sessions, bench.context), list(range(sessions)), bench.on
+    weight = 1 if engine._settings.weights_dtype == "fp8" else BF16
+    floors, slots, device = Floors(config, sessions, bench.context, weight=weight), list(range(sessions)), bench.on
     perception, model = engine._perception, engine._model
     for slot in slots:
         perception.open(slot)

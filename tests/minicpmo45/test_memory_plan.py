@@ -51,6 +51,20 @@ def test_what_a_token_a_frame_and_a_position_take() -> None:
     assert line("weights of the generator", "vocoder") == 4 * 20_821_295
 
 
+def test_matrices_in_fp8_are_half_and_have_a_scale_a_row() -> None:
+    """Of the 36 blocks: queries 4096, keys and values 1024 each, out 4096, gate and up 12,288 each, down 4096 rows."""
+    matrices = 36 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 12_288)
+    fp8, whole = Dtypes(matrices="fp8"), 9_371_787_666 - 347_696_290
+    assert line("matrices of the blocks", "thinker", dtypes=fp8) == matrices + 4 * 36 * (2 * 4096 + 2 * 1024 + 2 * 12_288 + 4096)
+    assert line("weights", "thinker", dtypes=fp8) == 2 * (whole - matrices)
+    bf16 = [line(name, "thinker", dtypes=Dtypes(matrices="bf16")) for name in ("weights", "matrices of the blocks")]
+    assert sum(bf16) == line("weights", "thinker")
+    sessions = [memory_plan(H200, STAGES, 4096, 5, Dtypes(kv="fp8", matrices=each)).sessions for each in (None, "fp8")]
+    assert sessions[1] - sessions[0] == pytest.approx(matrices / 0.58e9, abs=2)
+    with pytest.raises(PlanError, match="weights"):
+        memory_plan(H200, STAGES, 4096, 5, Dtypes(weights="fp8"))
+
+
 def test_the_flow_takes_its_bytes_by_the_step() -> None:
     """131,072 bytes a frame and step in fp32; the conformer's 28,672 do not depend on the steps (half of it at the codes' rate)."""
     fp32 = Dtypes(flow_cache="fp32")

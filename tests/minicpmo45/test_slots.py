@@ -76,6 +76,7 @@ def test_what_the_plan_depends_on_is_read_from_the_environment_by_all(monkeypatc
         ("PARLEY_VOCODER_KERNELS", "plain", memory_plan(H200, STAGES, 8192, 5, Dtypes(flow="fp32"))),
         ("PARLEY_THINKER_KV_DTYPE", "fp8", memory_plan(H200, STAGES, 8192, 5, Dtypes(kv="fp8"))),
         ("PARLEY_THINKER_KV_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes(kv="fp32"))),
+        ("PARLEY_THINKER_WEIGHTS_DTYPE", "fp8", memory_plan(H200, STAGES, 8192, 5, Dtypes(matrices="fp8"))),
         ("PARLEY_DTYPE", "float32", memory_plan(H200, STAGES, 8192, 5, Dtypes("fp32", "fp32", "fp32", "fp32"))),
         ("PARLEY_STAGES_ON_CARD", "thinker, talker,vocoder", memory_plan(H200, STAGES, 8192, 5)),
     ):
@@ -88,6 +89,9 @@ def test_what_an_engine_was_told_itself_goes_before_the_environment(monkeypatch:
     monkeypatch.setenv("PARLEY_THINKER_WINDOW_TOKENS", "8192")
     assert lent("thinker", window_tokens=4096)[0] == memory_plan(H200, STAGES, 4096, 5).sessions
     assert lent("thinker", window_tokens=4096, kv_dtype="fp8")[0] == memory_plan(H200, STAGES, 4096, 5, Dtypes(kv="fp8")).sessions >= 190
+    assert (
+        lent("thinker", weights_dtype="fp8")[0] == memory_plan(H200, STAGES, 8192, 5, Dtypes(matrices="fp8")).sessions > lent("thinker")[0]
+    )
     assert lent("vocoder", flow_steps=10)[0] == memory_plan(H200, STAGES, 8192, 10).sessions
 
 

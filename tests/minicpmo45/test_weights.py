@@ -109,9 +109,27 @@ def test_a_tensor_with_nan_or_infinity_is_named(value: float, hidden: int, tiny_
         tensors[name].view(-1)[hidden] = value
 
     folder = changed(tiny_checkpoint, tmp_path, shard_of(tiny_checkpoint, name), spoil)
-    with pytest.raises(CheckpointError, match="NaN or infinity") as failure:
-        thinker_weights(folder)
-    assert failure.value.item == name
+    for change in (None, narrowed):
+        with pytest.raises(CheckpointError, match="NaN or infinity") as failure:
+            thinker_weights(folder, change=change)
+        assert failure.value.item == name
+
+
+def narrowed(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A byte an element and one scale, of what ends with `proj.weight`."""
+    if not name.endswith("proj.weight"):
+        return {name: tensor}
+    scale = tensor.float().abs().amax()[None]
+    return {name: (tensor.float() / scale).to(torch.float8_e4m3fn), f"{name}.largest": scale}
+
+
+def test_a_tensor_may_be_changed_when_it_is_read(tiny_checkpoint: Path, stored: dict[str, Tensor]) -> None:
+    found = thinker_weights(tiny_checkpoint, change=narrowed)
+    name = "llm.model.layers.0.mlp.down_proj.weight"
+    assert list(found)[list(found).index(name) + 1] == f"{name}.largest"
+    for made, expected in narrowed(name, stored[name]).items():
+        assert found[made].dtype == expected.dtype and torch.equal(found[made].float(), expected.float())
+    assert same(found["llm.model.norm.weight"], stored["llm.model.norm.weight"])
 
 
 def test_large_finite_values_are_no_infinity(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_joined_weights_are_the_same_decoder_and_are_held_once() -> None:
     together = DecoderWeights(weights, QWEN)
     assert parts and not any(name in weights for name in parts)
     for left, right in zip(apart.layers, together.layers, strict=True):
-        assert torch.equal(left.qkv, right.qkv) and torch.equal(left.gate_up, right.gate_up)
-    assert together.layers[0].qkv is weights["layers.0.self_attn.qkv_proj.weight"]
+        assert torch.equal(left.qkv.values, right.qkv.values) and torch.equal(left.gate_up.values, right.gate_up.values)
+    assert together.layers[0].qkv.values is weights["layers.0.self_attn.qkv_proj.weight"]
     with pytest.raises(WeightError, match="q_proj"):
         join(weights, QWEN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from tests.torch_kit.support import QWEN, decoder, embeddings, feed, reference, table
 from torch_kit.graphs import Graphs
 from torch_kit.ragged import RaggedBatch, width
+from torch_kit.staging import Staging
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -52,6 +55,45 @@ def test_widths_are_few() -> None:
 
 def test_without_cuda_there_are_none() -> None:
     assert not Graphs(torch.device("cpu")).on and not Graphs(torch.device("cuda"), plain=True).on
+
+
+def test_a_card_by_its_number_becomes_that_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events and Triton's kernels are of the thread's card, and nothing says so where they are used."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name in ("cpu", "cuda", "cuda:1"):
+        Graphs(torch.device(name), plain=True)
+    assert chosen == [torch.device("cuda:1")]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_what_is_staged_for_another_card_lands_when_it_is_waited_for() -> None:
+    device, found = torch.device("cuda:1"), list[int]()
+
+    def work() -> None:
+        graphs, staging = Graphs(device), Staging(device)
+        large = torch.ones(4096, 4096, device=device)
+
+        def late(given: Tensor) -> Tensor:
+            return (large @ large).sum().view(1) * 0 + given
+
+        for value in range(8):
+            staging.begin()
+            given = staging.take("given", (1,), torch.float32)
+            given.numpy()[:] = value
+            made = graphs(
+                "sum", lambda given: (large @ large).sum().view(1) * 0 + given, (given,), lambda: (torch.zeros(1, device=device),)
+            )
+            answer = staging.take("answer", (1,), torch.float32)
+            answer.copy_(made, non_blocking=True)
+            staging.end().wait()
+            found.append(int(answer))
+
+    # which card is a thread's own
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == list(range(8))
 
 
 @CUDA

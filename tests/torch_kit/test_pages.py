@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from torch_kit.page_table import NEVER, PageTable
+from torch_kit.page_table import NEVER, PageTable, PositionsExhausted
 from torch_kit.pages import SINK, PagePool, PoolExhausted, pages_for
 from torch_kit.ragged import BUCKETS, RaggedBatch, bucket
+from torch_kit.rope import MAX_POSITION
 
 PAGE = 4
 
@@ -101,6 +102,21 @@ def test_pages_for_is_enough_in_the_worst_case() -> None:
                 if table.window_length == tokens:
                     table.cut(table.window_start, table.window_start + 1)
             table.release()
+
+
+def test_no_token_has_a_position_that_no_rotation_is_made_for() -> None:
+    """A session that ran for days: it has the last position, and no more."""
+    table = PageTable(_pool(), 4)
+    table.append_prefix(3)
+    table.position = MAX_POSITION - 4
+    assert table.append(3).position == MAX_POSITION - 4
+    for count in (3, 1000):
+        with pytest.raises(PositionsExhausted, match="positions"):
+            table.append(count)
+        assert table.window_length == 3 and table.position == MAX_POSITION - 1
+    assert table.append(2).gap == MAX_POSITION - 4 - 3 and table.position == MAX_POSITION + 1
+    with pytest.raises(PositionsExhausted):
+        table.append(1)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (4, 5), (3, 2), (3, 9)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_kit.rope import MAX_POSITION, Rope, rotate
+from torch_kit.rope import MAX_POSITION, STRIDE, Rope, rotate
 
 
 @pytest.mark.parametrize("theta", [10_000.0, 1_000_000.0])
 def test_angles_stay_exact_at_any_position(theta: float) -> None:
-    positions = torch.tensor([0, 1, 4095, 4096, 40_960, 1_000_003, MAX_POSITION])
+    positions = torch.tensor([0, 1, STRIDE - 1, STRIDE, 40_960, 1_000_003, MAX_POSITION])
     angles = positions.double()[:, None] * theta ** -(torch.arange(0, 64, 2, dtype=torch.float64) / 64)
     cos, sin = Rope(64, theta)(positions.int())
     assert (cos[:, 0] - angles.cos()[:, None]).abs().max() < 2e-7

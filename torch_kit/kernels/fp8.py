@@ -21,3 +21,10 @@ def store_narrowed(place, mark, first, second, HALF: tl.constexpr, mask):
     tl.store(place, (first / scale).to(place.dtype.element_ty), mask=mask)
     tl.store(place + HALF, (second / scale).to(place.dtype.element_ty), mask=mask)
     tl.store(mark, scale, mask=mask)
+
+
+@triton.jit
+def narrowed_line(value):
+    """One vector in fp32, 0 where nothing is: what is to be rounded to e4m3, and its scale."""
+    scale = tl.maximum(tl.max(tl.abs(value), 0), _LEAST) / LARGEST
+    return value / scale, scale

@@ -8,9 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_kit.kernels.fp8 import narrowed_line
+
 
 @triton.jit(do_not_specialize_on_alignment=["tokens"])
-def _kernel(states, residual, weight, out, tokens, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, PICK: tl.constexpr):
+def _kernel(
+    states, residual, weight, out, scales, tokens, eps,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, PICK: tl.constexpr, NARROW: tl.constexpr,
+):  # fmt: skip
     line = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     mask = column < WIDTH
@@ -24,15 +29,21 @@ def _kernel(states, residual, weight, out, tokens, eps, WIDTH: tl.constexpr, BLO
         tl.store(residual + source * WIDTH + column, value.to(residual.dtype.element_ty), mask=mask)
     value *= tl.rsqrt(tl.sum(value * value, 0) / WIDTH + eps)
     value *= tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
+    if NARROW:
+        value, scale = narrowed_line(value)
+        tl.store(scales + line, scale)
     tl.store(out + line.to(tl.int64) * WIDTH + column, value.to(out.dtype.element_ty), mask=mask)
 
 
-def residual_norm(states: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float, *, first: bool = False) -> None:
+def residual_norm(
+    states: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float, *, first: bool = False, scales: Tensor | None = None
+) -> None:
     """`residual` becomes residual + states, or states if `first`; `out` its RMSNorm. All [N, width] but `weight` [width]; contiguous.
 
-    x / sqrt(mean(x^2) + eps) * weight in fp32, of the sum before it is rounded.
+    x / sqrt(mean(x^2) + eps) * weight in fp32, of the sum before it is rounded. `scales` fp32 [N]: `out` is e4m3, each line rounded by
+    its own (`fp8.narrowed`).
     """
-    _launch(states, residual, weight, out, residual, eps, add=not first, pick=False)
+    _launch(states, residual, weight, out, scales, residual, eps, add=not first, pick=False)
 
 
 def picked_norm(states: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, tokens: Tensor, eps: float) -> None:
@@ -40,13 +51,23 @@ def picked_norm(states: Tensor, residual: Tensor | None, weight: Tensor, out: Te
 
     `residual` None: of the states.
     """
-    _launch(states, residual, weight, out, tokens, eps, add=residual is not None, pick=True)
+    _launch(states, residual, weight, out, None, tokens, eps, add=residual is not None, pick=True)
 
 
 def _launch(
-    states: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, tokens: Tensor, eps: float, *, add: bool, pick: bool
+    states: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    out: Tensor,
+    scales: Tensor | None,
+    tokens: Tensor,
+    eps: float,
+    *,
+    add: bool,
+    pick: bool,
 ) -> None:
     lines, width = out.shape
     block = triton.next_power_of_2(width)
     warps = min(max(block // 512, 1), 8)
-    _kernel[(lines,)](states, residual, weight, out, tokens, eps, width, block, add, pick, num_warps=warps)
+    narrow = scales is not None
+    _kernel[(lines,)](states, residual, weight, out, scales, tokens, eps, width, block, add, pick, narrow, num_warps=warps)

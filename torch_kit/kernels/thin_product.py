@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_kit.matrix import Matrix
+
 MOST_LINES = 128
 """Beyond so many a product is no matter of streaming."""
 _TILE = 16
@@ -41,8 +43,11 @@ class Thin:
     """Of a program, a power of two from 16 on; the matrix is streamed once for each so many."""
 
 
-def thin(lines: int, wide: int, deep: int, *, plain: bool) -> Thin:
-    """By the shape alone. `wide`: columns of the outcome; `deep`: numbers in each; `plain`: neither norm nor gate, so it may be divided."""
+def thin(lines: int, wide: int, deep: int, *, plain: bool, scaled: bool = False) -> Thin:
+    """By the shape alone. `wide`: columns of the outcome; `deep`: numbers in each; `plain`: neither norm nor gate, so it may be divided.
+    `scaled`: the matrix is in e4m3."""
+    if scaled:
+        return _thin_scaled(lines, wide, deep, plain=plain)
     whole = triton.next_power_of_2(deep)
     if lines == 1 and wide >= _LEAST_WIDE:
         if deep <= 1024:
@@ -61,9 +66,33 @@ def thin(lines: int, wide: int, deep: int, *, plain: bool) -> Thin:
     return Thin(32, min(256, whole)) if deep <= 1024 else Thin(64 if wide < 8192 else 32, min(128, whole))
 
 
+def _thin_scaled(lines: int, wide: int, deep: int, *, plain: bool) -> Thin:
+    """Of e4m3, which is half as many bytes: a program takes more numbers at once."""
+    whole = triton.next_power_of_2(deep)
+    if lines == 1 and wide >= _LEAST_WIDE:
+        if deep > 4096:
+            return Thin(4, 4096, warps=8, stages=1, dots=False)
+        if not plain and wide < 8192:
+            return Thin(4, min(2048, whole), stages=3, dots=False)
+        return Thin(2 if plain else 1, whole, stages=1, dots=False)
+    tile = min(max(triton.next_power_of_2(lines), _TILE), 128)
+    columns = 128 if plain and tile > _TILE else 64 if tile > _TILE or plain or wide < 8192 else 32
+    splits, programs = 1, triton.cdiv(wide, columns) * triton.cdiv(lines, tile)
+    while plain and splits < 8 and programs * splits < 128 and deep // splits >= 512:
+        splits *= 2
+    if tile > _TILE:
+        return Thin(columns, min(128, whole), splits, warps=4 if columns * tile <= 4096 else 8, stages=3, lines=tile)
+    return Thin(columns, min(256, whole), splits, stages=4)
+
+
 @triton.jit
-def _times(value, weight, total, DOTS: tl.constexpr, PRECISION: tl.constexpr):
-    if DOTS:
+def _times(value, weight, total, DOTS: tl.constexpr, TURNED: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr):
+    if SCALED and DOTS:
+        # by way of fp32: from e4m3's fp16 to bf16 goes the slowest of the units that convert
+        weight = weight.to(tl.float32).to(value.dtype)
+    if TURNED:
+        return tl.dot(weight, tl.trans(value), total, input_precision=PRECISION)
+    elif DOTS:
         return tl.dot(value, tl.trans(weight), total, input_precision=PRECISION)
     else:
         return total + value.to(tl.float32) * weight.to(tl.float32)
@@ -78,11 +107,13 @@ def _finish(made, residual, out, place, mask, ADD: tl.constexpr):
 
 @triton.jit(do_not_specialize=["lines"])
 def _kernel(
-    source, norm, weight, residual, out, partials, arrived, lines, eps,
+    source, norm, weight, scales, residual, out, partials, arrived, lines, eps,
     DEEP: tl.constexpr, WIDE: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, DOTS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, EVEN: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
+    # tensor cores take what comes from registers, as a matrix that is widened there does, on their left, from 64 lines on
+    TURNED: tl.constexpr = SCALED and DOTS and LINES > 16
     block, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = tile * LINES + tl.arange(0, LINES)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -91,7 +122,7 @@ def _kernel(
     rows = weight + column.to(tl.int64)[:, None] * DEEP
     squares = tl.zeros((LINES, CHUNK), tl.float32)
     # one line is met by all columns at once, and summed in the end
-    total = tl.zeros((LINES if DOTS else COLUMNS, COLUMNS if DOTS else CHUNK), tl.float32)
+    total = tl.zeros((LINES if DOTS and not TURNED else COLUMNS, LINES if TURNED else COLUMNS if DOTS else CHUNK), tl.float32)
     second = total
     PART: tl.constexpr = (DEEP + SPLITS * CHUNK - 1) // (SPLITS * CHUNK) * CHUNK
     begin = split * PART
@@ -107,11 +138,19 @@ def _kernel(
             value = (value.to(tl.float32) * factor).to(value.dtype)
             # read ahead, for nothing else hides how long that takes
             factor = tl.load(norm + step + CHUNK, mask=step + CHUNK < DEEP, other=0.0).to(tl.float32)
-        total = _times(value, tl.load(rows + step, mask=within & inside, other=0.0), total, DOTS, PRECISION)
+        total = _times(value, tl.load(rows + step, mask=within & inside, other=0.0), total, DOTS, TURNED, SCALED, PRECISION)
         if GATED:
-            second = _times(value, tl.load(rows + WIDE * DEEP + step, mask=within & inside, other=0.0), second, DOTS, PRECISION)
+            second = _times(
+                value, tl.load(rows + WIDE * DEEP + step, mask=within & inside, other=0.0), second, DOTS, TURNED, SCALED, PRECISION
+            )
     if not DOTS:
         total, second = tl.sum(total, 1)[None, :], tl.sum(second, 1)[None, :]
+    if TURNED:
+        total, second = tl.trans(total), tl.trans(second)
+    if SCALED:
+        total *= tl.load(scales + column, mask=column < WIDE, other=0.0)[None, :]
+        if GATED:
+            second *= tl.load(scales + WIDE + column, mask=column < WIDE, other=0.0)[None, :]
     if NORM:
         scale = tl.rsqrt(tl.sum(squares, 1) / DEEP + eps)[:, None]
         total *= scale
@@ -143,7 +182,7 @@ class ThinProducts:
     def __call__(
         self,
         source: Tensor,
-        weight: Tensor,
+        matrix: Matrix,
         out: Tensor,
         *,
         norm: Tensor | None = None,
@@ -153,16 +192,17 @@ class ThinProducts:
         how: Thin | None = None,
         precision: str = "ieee",
     ) -> None:
-        """`out` [N, wide] becomes `source` [N, deep] times `weight` [wide, deep] transposed, summed in fp32; N is 1 to 128; contiguous.
+        """`out` [N, wide] becomes `source` [N, deep] times `matrix` [wide, deep] transposed, summed in fp32; N is 1 to 128; contiguous.
 
-        `norm` [deep]: the source is RMS-normed before, source / sqrt(mean(source^2) + eps) * norm. `gated`: `weight` [2 wide, deep], gate
+        e4m3 is widened to the type of the source, exactly, and its scales are multiplied behind the sum.
+        `norm` [deep]: the source is RMS-normed before, source / sqrt(mean(source^2) + eps) * norm. `gated`: `matrix` [2 wide, deep], gate
         and up, and out is silu(gate) * up. `residual` [N, wide]: is added; it may be `out` itself. `how`: instead of what `thin` chooses.
         `precision`: of fp32 products, "ieee" or "tf32". Raises ValueError: more lines, or several without dots; norm or gate of a divided
         product; too many blocks.
         """
         (lines, deep), wide = source.shape, out.shape[1]
         plain = norm is None and not gated
-        how = how or thin(lines, wide, deep, plain=plain)
+        how = how or thin(lines, wide, deep, plain=plain, scaled=matrix.scales is not None)
         blocks, tiles = triton.cdiv(wide, how.columns), triton.cdiv(lines, how.lines)
         if lines > MOST_LINES:
             raise ValueError(f"source: {lines} lines, not more than {MOST_LINES}")
@@ -172,7 +212,7 @@ class ThinProducts:
             raise ValueError(f"how: {lines} lines without dots")
         partials = torch.empty((how.splits if how.splits > 1 else 0, lines, wide), device=source.device)
         _kernel[(blocks, how.splits, tiles)](
-            source, norm, weight, residual, out, partials, self._arrived, lines, eps, deep, wide,
+            source, norm, matrix.values, matrix.scales, residual, out, partials, self._arrived, lines, eps, deep, wide,
             how.lines if how.dots else 1, how.columns, how.chunk, how.splits, how.stages, how.dots, norm is not None, gated,
-            residual is not None, deep % how.chunk == 0, precision, num_warps=how.warps,
+            residual is not None, deep % how.chunk == 0, precision, matrix.scales is not None, num_warps=how.warps,
         )  # fmt: skip

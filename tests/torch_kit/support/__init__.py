@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
 from torch_kit.decoder import Decoder, DecoderConfig
+from torch_kit.decoder_weights import matrix_names, narrow
 from torch_kit.page_table import PageTable
 from torch_kit.pages import PagePool
 from torch_kit.ragged import RaggedBatch
@@ -47,6 +48,15 @@ def reference(config: DecoderConfig, *, seed: int = 0) -> Any:
     return model.eval()
 
 
+def weights_of(model: Any, config: DecoderConfig, dtype: torch.dtype = torch.float32, *, scaled: bool = False) -> dict[str, Tensor]:
+    """Of transformers' model. `scaled`: matrices in e4m3."""
+    made: dict[str, Tensor] = {}
+    matrices = matrix_names(config) if scaled else ()
+    for name, tensor in model.state_dict().items():
+        made |= narrow(name, tensor) if name in matrices else {name: tensor.to(dtype)}
+    return made
+
+
 def decoder(
     model: Any,
     config: DecoderConfig,
@@ -55,12 +65,15 @@ def decoder(
     page: int = 8,
     dtype: torch.dtype = torch.float32,
     kept: torch.dtype | None = None,
+    scaled: bool = False,
+    rounded: bool = False,
 ) -> Decoder:
-    """Ours over the same weights; pages are of dtype `kept`. Small pages, so that tests cross their borders; free pages are NaN."""
+    """Ours over the same weights (`scaled`: in e4m3); pages are of dtype `kept`. Small pages, so that tests cross their borders; free
+    pages are NaN."""
     pool = PagePool(
         layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, pages=pages, page=page, dtype=kept or dtype, poison=True
     )
-    return Decoder({name: tensor.to(dtype) for name, tensor in model.state_dict().items()}, config, pool)
+    return Decoder(weights_of(model, config, dtype, scaled=scaled), config, pool, rounded=rounded)
 
 
 def table(model: Decoder, *, reserve: int = 12) -> PageTable:

@@ -12,9 +12,9 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from tests.support.interpreter import mend_interpreter
-from tests.torch_kit.support import HIDDEN, decoder, reference
+from tests.torch_kit.support import HIDDEN, decoder, reference, weights_of
 from torch_kit.decoder import DecoderConfig
-from torch_kit.fp8 import widened
+from torch_kit.fp8 import FP8, widened
 from torch_kit.fused_decoder import FusedDecoder
 from torch_kit.page_table import Appended, PageTable
 from torch_kit.pages import PagePool
@@ -30,20 +30,41 @@ TILING = Tiling(pages=4, rows=6)
 
 
 def fused(
-    model: Any, config: DecoderConfig, *, pages: int = 48, page: int = PAGE, kept: torch.dtype = torch.float32, **how: Any
+    model: Any,
+    config: DecoderConfig,
+    *,
+    pages: int = 48,
+    page: int = PAGE,
+    kept: torch.dtype = torch.float32,
+    scaled: bool = False,
+    **how: Any,
 ) -> FusedDecoder:
-    """Over the weights of transformers' model, in a pool of dtype `kept` whose free pages are NaN. `how`: of its products."""
+    """Over the weights of transformers' model (`scaled`: in e4m3), in a pool of dtype `kept` whose free pages are NaN. `how`: of its
+    products."""
     sizes = {"layers": config.layers, "kv_heads": config.kv_heads, "head_dim": config.head_dim, "pages": pages, "page": page}
     pool = PagePool(**sizes, dtype=kept, device=DEVICE, poison=True)
-    return FusedDecoder({name: tensor.to(DEVICE) for name, tensor in model.state_dict().items()}, config, pool, **how)
+    return FusedDecoder({name: tensor.to(DEVICE) for name, tensor in weights_of(model, config, scaled=scaled).items()}, config, pool, **how)
 
 
 class Both:
-    """Sessions that live in both decoders at once. `kept`: dtype of the pages."""
+    """Sessions that live in both decoders at once. `kept`: dtype of the pages; `scaled`: matrices in e4m3; `rounded`: what comes into their
+    products, too."""
 
-    def __init__(self, config: DecoderConfig, sessions: int, *, reserve: int = 5, kept: torch.dtype = torch.float32, **how: Any) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        sessions: int,
+        *,
+        reserve: int = 5,
+        kept: torch.dtype = torch.float32,
+        scaled: bool = False,
+        rounded: bool = False,
+        **how: Any,
+    ) -> None:
         model = reference(config)
-        self.plain, self.fused = decoder(model, config, pages=48, page=PAGE, kept=kept), fused(model, config, kept=kept, **how)
+        self.plain = decoder(model, config, pages=48, page=PAGE, kept=kept, scaled=scaled, rounded=rounded)
+        self.fused = fused(model, config, kept=kept, scaled=scaled, **how)
+        self._exact = kept != FP8 and not rounded
         self.tables = [(PageTable(self.plain.pool, reserve), PageTable(self.fused.pool, reserve)) for _ in range(sessions)]
 
     def change(self, session: int, what: Callable[[PageTable], object]) -> None:
@@ -78,7 +99,7 @@ class Both:
         return batch
 
     def _compare(self, mine: Tensor, theirs: Tensor) -> None:
-        if self.fused.pool.scales is None:
+        if self._exact:
             assert (mine - theirs).abs().max() < 1e-5
         else:
             # the last bit decides where an element at a border of rounding goes; rounding itself is 20 times as much
