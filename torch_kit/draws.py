@@ -65,7 +65,6 @@ def _words(seed: Tensor, unit: Tensor, step: Tensor, draw: int, blocks: Tensor) 
 
 
 def _multiply(values: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """High and low words of a 32 by 32 bit product, without leaving int64."""
-    low = values * (factor & 0xFFFF)
-    high = values * (factor >> 16)
-    return (high + (low >> 16)) >> 16, (low + ((high & 0xFFFF) << 16)) & _MASK
+    """High and low words of a 32 by 32 bit product: int64 holds all of its bits, the highest one as the sign."""
+    product = values * factor
+    return (product >> 32) & _MASK, product & _MASK

@@ -25,12 +25,15 @@ class Graphs:
     """Of one thread and one stream. Without CUDA, or with `plain`, it is not `on`: its owner runs what it would run anyway.
 
     A capture takes one run of the function and its recording; all share one pool of memory, which stays smallest where the largest is
-    captured first. Other threads may use the device meanwhile.
+    captured first. Other threads may use the device meanwhile. The device becomes that of the thread: events and kernels of Triton are of
+    the thread's, wherever their tensors are.
     """
 
     def __init__(self, device: torch.device, *, plain: bool = False) -> None:
         self.on = device.type == "cuda" and not plain
         self._device = device
+        if device.index is not None and device.type == "cuda":
+            torch.cuda.set_device(device)
         self._captured: dict[Hashable, _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.on else None
         # what a first run leaves cached belongs to its stream: one for all captures uses it again

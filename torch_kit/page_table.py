@@ -8,10 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_kit.pages import PagePool, PoolExhausted
+from torch_kit.rope import MAX_POSITION
 
 NEVER = int(np.iinfo(np.int32).max)
 """An order that no token has."""
 Ints = NDArray[np.int32]
+
+
+class PositionsExhausted(MemoryError):
+    """A session has so many tokens behind it that no rotation is made for the next ones. Nothing changed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +158,9 @@ class PageTable:
         return found
 
     def append(self, count: int) -> Appended:
-        """Places for the next `count` window tokens. Raises PoolExhausted."""
+        """Places for the next `count` window tokens. Raises PoolExhausted and PositionsExhausted."""
+        if self.position + count > MAX_POSITION + 1:
+            raise PositionsExhausted(f"positions: no more than {MAX_POSITION + 1} tokens of one session")
         first = self.window_length
         place, scattered = self._extend(len(self._pages), self._prefix_pages, count)
         position = self.position

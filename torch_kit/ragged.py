@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,12 +193,14 @@ def _height(rows: int, *, padded: bool, exact: bool) -> int:
     return wanted if exact else bucket(wanted)
 
 
-def pack(appended: Sequence[Appended], tiling: Tiling, room: Room | None = None) -> tuple[Tensor, tuple[int, int]]:
+def pack(
+    appended: Sequence[Appended], tiling: Tiling, room: Room | None = None, level: Callable[[int, int], int] | None = None
+) -> tuple[Tensor, tuple[int, int]]:
     """What `RaggedBatch.tiled` uploads, and the batch's `shape`: `blank_tiled(*shape, ...).over` takes it. `room`: where to.
 
-    Raises as `tiled`.
+    `level`: told of tokens and tiles, it chooses among the `levels` that hold so many tiles; None: the smallest. Raises as `tiled`.
     """
-    packed, sizes = _pack(appended, _lines(appended), tiling, None, room)
+    packed, sizes = _pack(appended, _lines(appended), tiling, None, room, level)
     return packed, (sizes.tokens, sizes.tiles)
 
 
@@ -210,7 +212,12 @@ def _lines(appended: Sequence[Appended]) -> Lines:
 
 
 def _pack(
-    appended: Sequence[Appended], lines: Lines, tiling: Tiling, sample: Sequence[bool] | None, room: Room | None = None
+    appended: Sequence[Appended],
+    lines: Lines,
+    tiling: Tiling,
+    sample: Sequence[bool] | None,
+    room: Room | None = None,
+    level: Callable[[int, int], int] | None = None,
 ) -> tuple[Tensor, TiledSizes]:
     if len(appended) > tiling.rows:
         raise ValueError(f"rows: {len(appended)}, not more than {tiling.rows}")
@@ -220,7 +227,8 @@ def _pack(
     count = int(lines.counts.sum())
     size = bucket(count)
     wanted = int((-(-lines.counts // tiling.tile)).sum()) + -(-(size - count) // tiling.tile)
-    sizes = _tiled_sizes(size, tiling.level(size, wanted), tiling)
+    tiles = tiling.level(size, wanted)
+    sizes = _tiled_sizes(size, tiles if level is None else level(size, tiles), tiling)
     return pack_tiled(appended, lines, sizes, sample, room), sizes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STRIDE = 4096
+STRIDE = 16_384
 """Positions are written as high * STRIDE + low; both tables have STRIDE rows."""
 MAX_POSITION = STRIDE * STRIDE - 1
 
@@ -14,7 +14,8 @@ class Rope:
     """cos and sin of position * theta^(-2i / head_dim), half-rotation style (the pairs are i and i + head_dim / 2).
 
     A session that never ends has positions in the millions, where fp32 angles have lost their fraction. Two tables of fp64 angles are
-    joined by the addition theorem: 4096 rows each reach 16.7 million positions, with the error of two fp32 roundings.
+    joined by the addition theorem: 16,384 rows each reach 268 million positions, with the error of two fp32 roundings. A table of pages
+    gives out no position beyond.
     """
 
     def __init__(self, head_dim: int, theta: float, device: torch.device | str = "cpu") -> None:

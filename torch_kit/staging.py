@@ -17,6 +17,7 @@ class Staging:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pins = device.type == "cuda"
         self._buffers: list[dict[str, Tensor]] = [{} for _ in range(_ROUNDS)]
         self._events = [torch.cuda.Event() for _ in range(_ROUNDS)] if self._pins else []  # type: ignore[no-untyped-call]
@@ -32,13 +33,13 @@ class Staging:
         """All copies of this round are on their way."""
         if not self._pins:
             return Landing(None)
-        self._events[self._round].record()
+        self._events[self._round].record(torch.cuda.current_stream(self._device))
         return Landing(self._events[self._round])
 
     def undo(self) -> None:
         """As if the round had not begun."""
         if self._pins:
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(self._device).synchronize()
         self._round = (self._round - 1) % _ROUNDS
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -14,6 +14,8 @@ import triton.language as tl
 from triton import knobs
 from triton.runtime import interpreter
 
+from tests.support.interpreter_pace import hasten_interpreter
+
 
 def mend_interpreter() -> None:
     """Lets loops of interpreted kernels have bounds that were computed, and rounds to fp8 as torch does.
@@ -34,6 +36,7 @@ def mend_interpreter() -> None:
     interpreter._patch_lang = lambda fn: patch_language(whole)
     interpreter.InterpretedFunction.__call__ = lambda self, *given, **named: self.rewrite()(*given, **named)
     interpreter._convert_float = _converted(interpreter._convert_float)
+    hasten_interpreter()
 
 
 def _converted(convert: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from parley_stage.v1 import stage_pb2
 from torch import Tensor
@@ -13,6 +14,7 @@ from minicpmo45.config import UNIT_MS, VisionConfig
 from stage_kit import Append, Label, Slot
 from thinker_svc.minicpmo45.frames import BadFrame, Picture, read_picture
 from thinker_svc.minicpmo45.gather import Gatherer
+from thinker_svc.minicpmo45.line import Line
 
 AHEAD_UNITS = 10
 """Frames of later units wait; those of a unit so far ahead are refused."""
@@ -27,6 +29,16 @@ class Frame:
     decoded: Future[Picture]
     embeddings: Tensor | None = None
     """[slices, queries, hidden], once it was seen."""
+
+    @property
+    def readable(self) -> bool:
+        """It is decoded. One that cannot be is not, though nothing more will come of it: `settle` refuses it."""
+        return self.decoded.done() and self.decoded.exception() is None
+
+    @property
+    def slices(self) -> int:
+        """Of a frame that is decoded, the overview included."""
+        return len(self.embeddings) if self.embeddings is not None else len(self.decoded.result().slices)
 
     def refuse(self, slot: Slot, param: str, why: str) -> None:
         """See `refuse`."""
@@ -47,6 +59,7 @@ class Camera:
     most: int
     frames: list[Frame] = field(default_factory=list)
     """In order of arrival."""
+    _line: Line = field(default_factory=Line)
 
     def receive(
         self, slot: Slot, append: Append, gather: Gatherer, seen: int, executor: Executor, config: VisionConfig, max_slices: int
@@ -67,7 +80,7 @@ class Camera:
             refuse(slot, append, "frames", f"more than {self.most} frames of one unit")
             return
         slices = image.max_slices or max_slices
-        decoded = executor.submit(read_picture, image.data, image.media_type, slices, config)
+        decoded = self._line.submit(executor, partial(read_picture, image.data, image.media_type, slices, config))
         self.frames.append(Frame(image.t_ms, append, decoded))
         decoded.add_done_callback(lambda _: slot.wake())
 
@@ -83,6 +96,12 @@ class Camera:
     def before(self, end_ms: int) -> list[Frame]:
         """Frames of the unit that ends then, and older ones, by time."""
         return sorted((frame for frame in self.frames if frame.t_ms < end_ms), key=lambda frame: frame.t_ms)
+
+    def clear(self) -> None:
+        """None of them is wanted any more."""
+        for frame in self.frames:
+            frame.decoded.cancel()
+        self.frames = []
 
     def drop(self, frames: Sequence[Frame]) -> None:
         """They are in the context now, or not wanted any more."""

@@ -79,6 +79,10 @@ def session_config(config: Mapping[str, Any], named: Named, voice_s: float, wind
     low = config.get("window_low_tokens", min(WindowRules().low_tokens, high * 3 // 4))
     if low >= high:
         raise InvalidConfig("window_low_tokens", "not below window_high_tokens")
+    recap = config.get("window_previous_tokens", min(WindowRules().previous_tokens, window_tokens // 8))
+    if recap > window_tokens // 4:
+        # behind a prefix of half the window it would leave no room for units once it is full
+        raise InvalidConfig("window_previous_tokens", f"more than {window_tokens // 4}, a quarter of the window")
     defaults, rules, window = SessionConfig(), UnitRules(), WindowRules()
     return SessionConfig(
         instructions=config.get("instructions", defaults.instructions),
@@ -96,7 +100,7 @@ def session_config(config: Mapping[str, Any], named: Named, voice_s: float, wind
             high_tokens=high,
             low_tokens=low,
             units=config.get("window_units", window.units),
-            previous_tokens=config.get("window_previous_tokens", min(window.previous_tokens, window_tokens // 8)),
+            previous_tokens=recap,
         ),
         force_listen_count=config.get("force_listen_count", defaults.force_listen_count),
         listen_until_ms=config.get("listen_until_ms", defaults.listen_until_ms),

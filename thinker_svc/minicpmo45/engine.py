@@ -15,7 +15,7 @@ from parley_stage.v1 import stage_pb2
 from minicpmo45.config import SAMPLE_RATE_IN, UNIT_MS, read_config
 from minicpmo45.memory_plan import SCALE_BYTES, PlanError, session_pages
 from minicpmo45.slots import planned
-from minicpmo45.weights import thinker_weights
+from minicpmo45.weights import Change, thinker_weights
 from stage_kit import Append, Card, Engine, InvalidConfig, Label, SessionOver, Slot
 from stage_kit.logs import logger
 from thinker_svc.minicpmo45.camera import refuse
@@ -34,7 +34,7 @@ from thinker_svc.minicpmo45.template import AUDIO_ROWS, audio_rows, prefix_tail
 from thinker_svc.minicpmo45.unit import UnitRules
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from thinker_svc.minicpmo45.voice import named_voices
-from torch_kit.decoder_weights import join
+from torch_kit.decoder_weights import join, matrix_names, narrow
 from torch_kit.draws import session_seed
 from torch_kit.faults import device_lost
 from torch_kit.fp8 import FP8
@@ -65,8 +65,9 @@ class MiniCpmThinkerEngine(Engine):
         on_cpu = self._device.type == "cpu"
         self._dtype = _DTYPES["float32" if settings.dtype == "auto" and on_cpu else settings.dtype.replace("auto", "bfloat16")]
         self._kv_dtype = self._dtype if settings.kv_dtype == "auto" else _DTYPES[settings.kv_dtype]
-        if self._kv_dtype == FP8:
-            _check_fp8(settings.kernels, self._device)
+        for name in ("kv_dtype", "weights_dtype"):
+            if getattr(settings, name) == "fp8":
+                _check_fp8(name, settings.kernels, self._device)
         self._reserve = session_pages(settings.window_tokens)
         llm = self._config.llm
         vector = llm.head_dim * self._kv_dtype.itemsize + (SCALE_BYTES if self._kv_dtype == FP8 else 0)
@@ -98,7 +99,7 @@ class MiniCpmThinkerEngine(Engine):
         the kernels do not serve the device."""
         settings, config = self._settings, self._config
         log.info("memory plan", **self._plan)
-        weights = thinker_weights(settings.checkpoint, self._device, self._dtype)
+        weights = thinker_weights(settings.checkpoint, self._device, self._dtype, self._narrow())
         join(weights, decoder_config(config.llm), PREFIX)
         if self._device.type == "cuda":
             # what was joined goes back to the card before the sessions' memory is taken, for the plan counts weights once
@@ -122,6 +123,13 @@ class MiniCpmThinkerEngine(Engine):
         queries = config.vision.queries
         self._stepper = Stepper(self._model, self._perception, self._prefixes, queries, self._clock, draft=settings.draft)
         self._warm_up()
+
+    def _narrow(self) -> Change | None:
+        """What the weights' type makes of a tensor that was read."""
+        if self._settings.weights_dtype == "auto":
+            return None
+        names = matrix_names(decoder_config(self._config.llm), PREFIX)
+        return lambda name, tensor: narrow(name, tensor) if name in names else {name: tensor}
 
     def validate(self, config: dict[str, Any]) -> SessionConfig:
         """See `session_config`; a prefix that takes more than half of the window is refused. Raises InvalidConfig."""
@@ -272,11 +280,11 @@ class MiniCpmThinkerEngine(Engine):
             gather.skip(control.start_ms, control.end_ms)
 
 
-def _check_fp8(kernels: str, device: torch.device) -> None:
-    """Raises PlanError: our kernels do not round to fp8 on this card; torch does on any."""
+def _check_fp8(name: str, kernels: str, device: torch.device) -> None:
+    """Raises PlanError that names the setting: our kernels do not round to fp8 on this card; torch does on any."""
     if kernels == "fused" and device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_SINCE:
         have, want = (".".join(map(str, pair)) for pair in (torch.cuda.get_device_capability(device), _FP8_SINCE))
-        raise PlanError("kv_dtype", f"fp8 with fused kernels needs compute capability {want}, {device} has {have}")
+        raise PlanError(name, f"fp8 with fused kernels needs compute capability {want}, {device} has {have}")
 
 
 def _session(slot: Slot) -> Session:

@@ -51,12 +51,13 @@ def mel_filters(mels: int) -> Tensor:
 class MelState:
     """What live features remember of each slot.
 
-    tail: fp32 [slots, 1000], the newest samples. loudest: fp32 [slots, 3, 2], the highest log power of the newest three decades of units,
+    tail: fp32 [slots, 2, 1000], the newest samples behind the latest even unit and the latest odd one: a unit that is heard again, because
+    what follows it failed, finds what it found. loudest: fp32 [slots, 3, 2], the highest log power of the newest three decades of units,
     each without and within the two frames at its beginning (which a pass over a window that begins there mirrors).
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        self.tail = torch.zeros(slots, _TAIL, device=device)
+        self.tail = torch.zeros(slots, 2, _TAIL, device=device)
         self.loudest = torch.zeros(slots, 3, 2, device=device)
 
 
@@ -93,7 +94,7 @@ class LogMel:
         end of the row: all of it in unit 0, the last 16,000 later. Returns fp32 [rows, 104, mels]; frames 0 and 1 of a unit 0 are 0.
         """
         first = units == 0
-        wave = self._wave(state, slots, first, fresh)
+        wave = self._wave(state.tail[slots, (units + 1) % 2], first, fresh)
         mirrored_end = wave[:, -1 - (FFT // 2 - HOP) : -1].flip(1)
         frames = torch.cat((wave, mirrored_end), 1).unfold(1, FFT, HOP)
         begin = _TAIL - _AHEAD
@@ -103,15 +104,15 @@ class LogMel:
         body, last, edge = power[:, :FRAMES], power[:, FRAMES], power[:, FRAMES + 1 :]
         body = torch.cat((body[:, :2], torch.where(first[:, None, None], edge, body[:, 2:4]), body[:, 4:]), 1)
         floor = self._floor(state, slots, units, body[:, 4:].amax((1, 2)), edge.amax((1, 2)), last.amax(1))
-        state.tail[slots] = wave[:, UNIT_SAMPLES:]
+        state.tail[slots, units % 2] = wave[:, UNIT_SAMPLES:]
         features = _scaled(body, floor[:, None, None])
         features[:, :2] = torch.where(first[:, None, None], 0.0, features[:, :2])
         return features
 
-    def _wave(self, state: MelState, slots: Tensor, first: Tensor, fresh: Tensor) -> Tensor:
-        """The samples under the unit's frames: fp32 [rows, 17000]; a unit 0 begins at 520."""
+    def _wave(self, tail: Tensor, first: Tensor, fresh: Tensor) -> Tensor:
+        """The samples under the unit's frames: fp32 [rows, 17000]; a unit 0 begins at 520. `tail` [rows, 1000] of the unit before."""
         silence = fresh.new_zeros(fresh.shape[0], _TAIL - _AHEAD)
-        head = torch.where(first[:, None], torch.cat((silence, fresh[:, :_AHEAD]), 1), state.tail[slots])
+        head = torch.where(first[:, None], torch.cat((silence, fresh[:, :_AHEAD]), 1), tail)
         return torch.cat((head, fresh[:, _AHEAD:]), 1)
 
     def _floor(self, state: MelState, slots: Tensor, units: Tensor, inner: Tensor, edge: Tensor, last: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from thinker_svc.minicpmo45.prefixes import Key
 from thinker_svc.minicpmo45.template import AUDIO_ROWS
 from thinker_svc.minicpmo45.vocabulary import TextStream, Vocabulary
 from thinker_svc.minicpmo45.window import Leaving, UnitSpan, Window, after_unit, before_unit, newest
-from torch_kit.page_table import PageTable, SharedPrefix
+from torch_kit.page_table import Appended, PageTable, SharedPrefix
+from torch_kit.pages import PoolExhausted
 
 PREFIX_S = 0.5
 """A prefix may take so long, unless sound waits for it."""
@@ -168,10 +169,10 @@ class Session:
             return Kind.FLUSH
         heard = self.coming
         if heard is not None:
-            return Kind.UNIT if all(frame.decoded.done() for frame in self.frames(heard)) else None
+            return Kind.UNIT if all(frame.readable for frame in self.frames(heard)) else None
         if self.gather.begun and not self.gather.replays:
             frames = self.camera.before(self.gather.end_ms)
-            if frames and frames[0].decoded.done():
+            if frames and frames[0].readable:
                 return Kind.EARLY
         return None
 
@@ -210,15 +211,17 @@ class Session:
             self.unit = OpenUnit(self.number)
         return self.unit
 
-    def begin_sound(self, unit: OpenUnit, epoch: int) -> HeardUnit:
-        """The sound of the unit is complete."""
+    def begin_sound(self, unit: OpenUnit) -> HeardUnit:
+        """The sound of the unit is complete. It is of the epoch that the session knows: a cancel that comes meanwhile breaks it off."""
         if unit.heard is None:
             unit.heard = self.gather.waiting.popleft()
-        unit.epoch = epoch
+        unit.epoch = self.epoch
         if unit.heard.noted is not None:
             unit.number = unit.heard.noted.number
             return unit.heard
         forced = unit.number < self.config.force_listen_count or unit.heard.end_ms <= self.config.listen_until_ms
+        # a turn that is told of goes on to its end, whatever an update says
+        forced = forced and self.turn_label is None
         # the turn that was in progress when the session was lost does not go on
         lost = self.fed_open and self.turn_label is None
         unit.listens = self.force_listen or forced or lost
@@ -262,6 +265,15 @@ class Session:
         self._shed((short + 1) * page)
         return False
 
+    def append(self, count: int) -> Appended | None:
+        """Places for tokens that were reckoned with when their unit was placed, by the rules of then: should there be more of them, units
+        leave. None: something else is to be fed first. Raises MemoryError."""
+        try:
+            return self.table.append(count)
+        except PoolExhausted:
+            self._shed(self.table.pool.page)
+            return self.table.append(count) if self.prefix is Kind.UNIT else None
+
     def cut(self, leaving: Leaving) -> None:
         """The oldest units leave."""
         start = self.table.window_start
@@ -275,11 +287,15 @@ class Session:
         return self.unit is not None and self.unit.noted is not None
 
     def _shed(self, short: int) -> None:
+        """Units leave that hold `short` tokens together, or all. Raises Overflow: none may."""
         rules = self.config.window
         if self._replaying and rules.mode == "off":
             # a log that is longer than this window is no fault of the session
             rules = replace(rules, mode="basic")
-        leaving = before_unit(rules, self.window.spans, short)
+        # one whose end is not fed yet stays
+        spans = list(self.window.spans)[: -1 if self.close else None]
+        held = sum(span.length for span in spans)
+        leaving = before_unit(rules, spans, min(short, held)) if held else None
         if leaving is None:
             raise self._overflow()
         self.cut(leaving)
@@ -331,4 +347,4 @@ class Session:
                 self.close = unit.closing
             self.unit = None
         self.gather.clear()
-        self.camera.frames.clear()
+        self.camera.clear()

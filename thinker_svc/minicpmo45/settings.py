@@ -25,6 +25,9 @@ class MiniCpmThinkerSettings(BaseSettings):
     """Of weights. auto: float32 on the CPU, bfloat16 elsewhere."""
     kv_dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"
     """Of keys and values of the language model. auto: as `dtype`. fp8: e4m3 with a scale a token and head; half the bytes of bfloat16."""
+    weights_dtype: Literal["auto", "fp8"] = "auto"
+    """Of the matrices of the language model's blocks. auto: as `dtype`. fp8: e4m3 with a scale a row; half the bytes of bfloat16. What they
+    are multiplied with is rounded to e4m3, too, in steps of many tokens."""
     plain: bool = False
     """No CUDA graphs: the oracle of what is faster."""
     kernels: Literal["plain", "fused"] = AUTO

@@ -16,8 +16,26 @@ from thinker_svc.minicpmo45.prefixes import Key, Prefixes
 from thinker_svc.minicpmo45.row import Decisions, Row
 from thinker_svc.minicpmo45.session import Kind, OpenUnit, Overflow, Session
 from thinker_svc.minicpmo45.speaking import decided, finish_unit
-from thinker_svc.minicpmo45.template import Plan, audio_rows, draft_row, joined, picture_rows, plan, prefix_head, prefix_tail, unit_opening
+from thinker_svc.minicpmo45.template import (
+    AUDIO_ROWS,
+    Plan,
+    audio_rows,
+    draft_row,
+    joined,
+    picture_rows,
+    plan,
+    prefix_head,
+    prefix_tail,
+    unit_opening,
+)
 from torch_kit.page_table import PageTable
+from torch_kit.ragged import BUCKETS
+
+MOST_TOKENS = BUCKETS[-1]
+"""Of a step, unless one session alone feeds more: pictures and prefixes beyond wait for the next, so that no crowd of them asks for more
+memory than a step may take, or keeps those who speak waiting."""
+FRAME_ROWS = 16
+"""More than stands round a prompt, a voice or a recap."""
 
 
 class NotFinite(ArithmeticError):
@@ -87,6 +105,7 @@ class Stepper:
     def _jobs(self, slots: list[Slot]) -> list[Job]:
         jobs: list[Job] = []
         heads: set[Key] = set()
+        most = left = MOST_TOKENS - len(slots)
         for slot in slots:
             session: Session = slot.state
             unit = session.unit
@@ -101,16 +120,40 @@ class Stepper:
                 continue
             if kind is None or (kind is Kind.HEAD and session.prefix_key in heads):
                 continue
-            job = Job(slot, session, kind)
+            job = Job(slot, session, kind, self._frames(session, kind))
+            # who comes first is taken in any case: then nobody waits for ever
+            wanted = self._weight(job)
+            if wanted > left < most:
+                continue
+            left -= wanted
             if kind is Kind.HEAD:
                 heads.add(session.prefix_key)
             elif kind is Kind.UNIT:
-                heard = session.begin_sound(session.open_unit(), slot.epoch)
-                job.frames = session.frames(heard)
-            elif kind is Kind.EARLY:
-                job.frames = session.camera.before(session.gather.end_ms)[:1]
+                session.begin_sound(session.open_unit())
             jobs.append(job)
         return jobs
+
+    def _frames(self, session: Session, kind: Kind) -> Sequence[Frame]:
+        if kind is Kind.EARLY:
+            return session.camera.before(session.gather.end_ms)[:1]
+        heard = session.coming if kind is Kind.UNIT else None
+        return () if heard is None else session.frames(heard)
+
+    def _weight(self, job: Job) -> int:
+        """Tokens that it feeds, or a few more."""
+        session, config, unit = job.session, job.session.config, job.session.unit
+        if job.kind is Kind.HEAD:
+            # each token has a byte at least; a voice gives as many rows a second as the sound of units
+            return FRAME_ROWS + len(config.instructions.encode()) + (0 if config.voice is None else int(AUDIO_ROWS * config.voice.seconds))
+        if job.kind is Kind.TAIL:
+            return FRAME_ROWS + len(session.window.previous)
+        rows = len(session.close) + sum(frame.slices for frame in job.frames) * (self._queries + 2)
+        if job.kind is Kind.FLUSH:
+            return rows
+        heard = session.coming if job.kind is Kind.UNIT else None
+        # its opening, the end of a turn or a draft
+        rows += unit is None or not unit.rows
+        return rows if heard is None else rows + AUDIO_ROWS + (1 if heard.noted is None else len(heard.noted.fed))
 
     def _settled(self, session: Session) -> Kind | None:
         """What the session feeds, after all that needs no forward. Raises Overflow."""
@@ -149,17 +192,15 @@ class Stepper:
         """Gives the job's tokens places on pages. False: it feeds nothing in this step."""
         session, kind = job.session, job.kind
         try:
-            if kind is Kind.TOKEN:
-                unit = session.unit
-                assert unit is not None
-                job.row = Row(session.row, session.table.append(1), np.array(unit.tokens[-1:], np.int64), (), unit.number)
-                return True
+            if kind in (Kind.TOKEN, Kind.FLUSH):
+                unit = session.unit if kind is Kind.TOKEN else None
+                ids = np.array(session.close if unit is None else unit.tokens[-1:], np.int64)
+                appended = session.append(len(ids))
+                if appended is not None:
+                    job.row = Row(session.row, appended, ids, (), -1 if unit is None else unit.number)
+                return appended is not None
             if kind in (Kind.HEAD, Kind.TAIL):
                 self._place_prefix(job)
-                return True
-            if kind is Kind.FLUSH:
-                ids = np.array(session.close, np.int64)
-                job.row = Row(session.row, session.table.append(len(ids)), ids)
                 return True
             return self._place_unit(job)
         except MemoryError as error:
@@ -280,17 +321,32 @@ class Stepper:
         ]
         if not ended:
             return
-        speaking = {
-            job.session.row: len(job.session.unit.tokens) for job in ended if job.session.unit is not None and job.session.unit.speaks
-        }
-        states = dict(zip(speaking, self._model.said(list(speaking), max(speaking.values())), strict=True)) if speaking else {}
+        units = [(job.session, job.session.unit) for job in ended]
+        speaking = {session: len(unit.tokens) for session, unit in units if unit is not None and unit.speaks}
+        states = self._said(speaking)
         now = self._clock()
         for job in ended:
             session = job.session
             assert session.unit is not None
+            if session.failure is not None:
+                continue
             unit = session.end_unit(tuple(session.unit.tokens[-1:]))
             if unit.noted is None:
-                finish_unit(job.slot, session, unit, states.get(session.row), now)
+                finish_unit(job.slot, session, unit, states.get(session), now)
+
+    def _said(self, speaking: dict[Session, int]) -> dict[Session, Tensor]:
+        """Hidden states of so many tokens of each. The decisions stand: whose states cannot be had is over."""
+        if not speaking:
+            return {}
+        rows, count = [session.row for session in speaking], max(speaking.values())
+        try:
+            return dict(zip(speaking, self._model.said(rows, count), strict=True))
+        except Exception as error:
+            if len(speaking) == 1:
+                next(iter(speaking)).failure = error
+                return {}
+        # fewer may be had where all are too much; the next call but one overwrites them
+        return {session: states.clone() for each in speaking.items() for session, states in self._said(dict([each])).items()}
 
 
 def _undo(job: Job) -> None:

@@ -33,6 +33,11 @@ class VoiceRecording(msgspec.Struct, frozen=True):
         """SHA-256 of rate and samples."""
         return hashlib.sha256(self.rate.to_bytes(4, "little") + self.pcm).hexdigest()
 
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return len(self.pcm) / 2 / self.rate
+
     def samples(self) -> NDArray[np.float32]:
         """fp32 at 16 kHz."""
         own = np.frombuffer(self.pcm, "<i2").astype(np.float32) / np.float32(32768)

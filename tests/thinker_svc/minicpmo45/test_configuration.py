@@ -60,6 +60,13 @@ def test_what_is_refused_is_named(param: str, value: Any) -> None:
     assert refused.value.param == param and "\n" not in refused.value.why
 
 
+def test_a_recap_leaves_room_for_units() -> None:
+    """It grows while units leave: what it may become is judged before."""
+    assert _config(window_previous_tokens=WINDOW // 4).window.previous_tokens == WINDOW // 4
+    with pytest.raises(InvalidConfig, match="window_previous_tokens: more than"):
+        _config(window_previous_tokens=WINDOW // 4 + 1)
+
+
 def test_a_voice_is_said_once_and_at_a_usual_rate() -> None:
     with pytest.raises(InvalidConfig) as refused:
         _config(reference_voice=_pcm(16_000), voice="somebody")

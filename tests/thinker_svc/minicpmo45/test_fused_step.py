@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -18,6 +20,7 @@ pytest.importorskip("triton")
 from minicpmo45.config import Config, LlmConfig, tiny
 from tests.support.graphs import RehearsedGraphs
 from tests.support.interpreter import mend_interpreter
+from tests.support.staging import LateStaging
 from tests.thinker_svc.minicpmo45.language_support import CHUNK_EOS, LISTEN, SPEAK, TURN_EOS, embeddings, llm_weights
 from tests.thinker_svc.minicpmo45.thinking import House, Talk, states, vocabulary_of
 from thinker_svc.minicpmo45 import fused_step
@@ -30,6 +33,8 @@ from thinker_svc.minicpmo45.settings import MiniCpmThinkerSettings
 from thinker_svc.minicpmo45.template import EMBEDDED
 from thinker_svc.minicpmo45.unit import UnitRules
 from torch_kit.page_table import PageTable
+from torch_kit.ragged import BUCKETS, bucket
+from torch_kit.staging import Staging
 
 mend_interpreter()
 HIDDEN = 32
@@ -55,7 +60,9 @@ def _talks(checkpoint: Path, graphs: RehearsedGraphs | None, *, fused: bool) -> 
     """Two sessions, one a unit behind the other; the fused one drafts."""
     house = _house(checkpoint, script=SCRIPT, repeat=True, stagger=1, slots=2, pages=3, fused=fused, draft=fused)
     if graphs is not None:
-        house.model.graphs = graphs
+        house.model.graphs, house.model._staging = graphs, LateStaging()
+    if house.model._fused is not None:
+        house.model._fused._staging = LateStaging()
     samplings = (Sampling(greedy=True), Sampling(top_k=5))
     talks = [house.open(SessionConfig(force_listen_count=0, sampling=each), row, row) for row, each in enumerate(samplings)]
     talks[0].hear()
@@ -81,8 +88,8 @@ def test_a_fused_step_is_the_plain_one(tiny_checkpoint: Path) -> None:
 
 
 def test_the_engine_takes_its_kernels_from_the_settings(tiny_checkpoint: Path) -> None:
-    settings = MiniCpmThinkerSettings(checkpoint=tiny_checkpoint, slots=1, window_tokens=512, kernels="fused")
-    engine = MiniCpmThinkerEngine(settings)
+    chosen = MiniCpmThinkerSettings(checkpoint=tiny_checkpoint, slots=1, window_tokens=512, kernels="fused")
+    engine = MiniCpmThinkerEngine(chosen)
     # it warms up with a unit and a token
     engine.load()
     assert engine._model._fused is not None
@@ -100,6 +107,9 @@ class BriefGraphs(RehearsedGraphs):
 class NotingGraphs(RehearsedGraphs):
     """Runs nothing."""
 
+    def prepare(self, key: Any, function: Callable[..., Any], blank: Callable[[], tuple[Tensor, ...]]) -> None:
+        self.prepared.setdefault(key, [])
+
     def __call__(self, key: Any, function: Callable[..., Any], inputs: tuple[Tensor, ...], blank: Callable[[], tuple[Tensor, ...]]) -> Any:
         assert [(each.shape, each.dtype) for each in inputs] == [(each.shape, each.dtype) for each in blank()]
         self.keys.append(key)
@@ -108,10 +118,12 @@ class NotingGraphs(RehearsedGraphs):
 
 @pytest.mark.parametrize("draft", [False, True])
 def test_what_is_captured_at_start_is_what_is_met(draft: bool, tiny_checkpoint: Path) -> None:
-    """Units of sound beside tokens of up to nine sessions, in all mixes."""
+    """Units of sound beside tokens of up to nine sessions, in all mixes: each has a graph of its own."""
     house = _house(tiny_checkpoint, slots=9, pages=2, fused=True)
     graphs = house.model.graphs = NotingGraphs()
-    assert house.model._fused is not None
+    for slot in range(9):
+        house.model.tune(slot, Sampling(greedy=slot == 3), UnitRules(), 0)
+    house.model.warm_up(9, 2, draft=draft)
     for units in range(10):
         for steps in range(not units, 10 - units):
             tables = [PageTable(house.pool, 2) for _ in range(units + steps)]
@@ -120,7 +132,105 @@ def test_what_is_captured_at_start_is_what_is_met(draft: bool, tiny_checkpoint: 
             assert [len(each) for each in house.model.step(rows)] == [1 + draft] * units + [1] * steps
             for table in tables:
                 table.release()
-    assert {key._replace(manner=Manner.NARROW) for key in graphs.keys} == house.model._fused.shapes(9, 13, Manner.NARROW, draft=draft)
+    met = set(graphs.keys)
+    assert met <= set(graphs.prepared) and {(key.tokens, key.deciding) for key in met} >= {
+        (bucket(count), bucket(count)) for count in range(1, 10)
+    }
+    # what is left is for prefixes and pictures: one for each number of tokens at most
+    assert len(set(graphs.prepared) - met) <= len(BUCKETS)
+
+
+@pytest.mark.behaviour("N48")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    counts=st.lists(st.one_of(st.integers(1, 16), st.integers(1, BUCKETS[-1] // 5)), min_size=1, max_size=5),
+    kinds=st.lists(st.sampled_from(["none", "opens", "drafts", "goes on"]), min_size=5, max_size=5),
+    draft=st.booleans(),
+)
+def test_no_step_waits_for_a_capture(counts: list[int], kinds: list[str], draft: bool, tiny_checkpoint: Path) -> None:
+    """Prefixes, pictures, units that are made to listen, ends of units, beside those that decide: whatever comes, a graph is there."""
+    house = _captured(tiny_checkpoint, draft)
+    graphs = house.model.graphs = NotingGraphs()
+    tables = [PageTable(house.pool, 12) for _ in counts]
+    rows = []
+    for slot, (count, kind, table) in enumerate(zip(counts, kinds, tables, strict=False)):
+        count = 1 if kind == "goes on" else max(count, 2) if kind == "drafts" else count
+        ids = np.full(count, 65)
+        drafts = kind == "drafts" and draft
+        rows.append(Row(slot, table.append(count), ids, (), -1 if kind == "none" else 0, None if kind == "goes on" else False, drafts))
+    try:
+        made = house.model.step(rows)
+        assert [len(each) for each in made] == [0 if row.unit < 0 else 1 + row.draft for row in rows]
+        assert house.model._fused is not None and set(graphs.keys) <= house.model._fused.shapes(5, 13, Manner.NARROW, draft=draft)
+    finally:
+        for table in tables:
+            table.release()
+
+
+@cache
+def _captured(checkpoint: Path, draft: bool) -> House:
+    """Of five sessions, of whom one draws nothing."""
+    house = _house(checkpoint, slots=5, pages=12, fused=True)
+    house.model.tune(0, Sampling(greedy=True), UnitRules(), 0)
+    for slot in range(1, 5):
+        house.model.tune(slot, Sampling(), UnitRules(), 0)
+    house.model.graphs = NotingGraphs()
+    house.model.warm_up(5, 12, draft=draft)
+    return house
+
+
+def test_a_larger_graph_says_the_same(tiny_checkpoint: Path) -> None:
+    """More places for rows that decide, for drafts and for tiles than there are."""
+    found = []
+    for held in (None, Shape(16, 8, 2, 2, Manner.NARROW)):
+        house = _house(tiny_checkpoint, slots=2, pages=2, fused=True)
+        house.model.graphs = graphs = BriefGraphs()
+        house.model.tune(0, Sampling(), UnitRules(), 7)
+        assert house.model._fused is not None
+        if held is not None:
+            house.model._fused.prepare(graphs, held)
+        table = PageTable(house.pool, 2)
+        ids = np.array([UNIT, *[EMBEDDED] * 10, SPEAK])
+        sound = (embeddings(HIDDEN, "audio", 0),)
+        drafted = house.model.step([Row(0, table.append(12), ids, sound, unit=0, opens=False, draft=True)])
+        other = PageTable(house.pool, 2)
+        listens = house.model.step([Row(0, other.append(11), ids[:-1], sound)])
+        found.append((drafted, listens, house.model.units.step.tolist(), house.pool.storage[:, table.pages].clone()))
+        assert held is None or set(graphs.keys) == {held}
+    assert found[0][:3] == found[1][:3]
+    assert torch.equal(found[0][3].isnan(), found[1][3].isnan()) and (found[0][3] - found[1][3]).nan_to_num().abs().max() < 1e-6
+
+
+def test_a_step_that_fails_has_drawn_nothing(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory for the answer: the same step again is as if it were the first."""
+    found = []
+    take = Staging.take
+    for fails in (True, False):
+        house, table = _house(tiny_checkpoint, slots=1, pages=2, fused=True), None
+        house.model.tune(0, Sampling(), UnitRules(), 3)
+        table = PageTable(house.pool, 2)
+        made = []
+        for step, ids in enumerate(([UNIT, 65, 66], [SPEAK], [67])):
+
+            def row(ids: list[int] = ids, table: PageTable = table, step: int = step) -> Row:
+                return Row(0, table.append(len(ids)), np.array(ids), (), unit=0, opens=None if step else False)
+
+            if fails:
+                monkeypatch.setattr(Staging, "take", _without_answer)
+                with pytest.raises(torch.OutOfMemoryError):
+                    house.model.step([row()])
+                monkeypatch.setattr(Staging, "take", take)
+                table.rewind(len(ids))
+            made += house.model.step([row()])
+        sampler = house.model.sampler.tables
+        found.append((made, house.model.units.step.tolist(), int(sampler.drawn[0]), sampler.history[0, : int(sampler.drawn[0])].tolist()))
+    assert found[0] == found[1] and found[0][1][0] == 3
+
+
+def _without_answer(staging: Staging, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if name == "answer":
+        raise torch.OutOfMemoryError("no memory that can be pinned")
+    return torch.empty(shape, dtype=dtype)
 
 
 def _sound(slot: int, table: PageTable, draft: bool) -> Row:

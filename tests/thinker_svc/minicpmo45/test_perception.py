@@ -218,3 +218,31 @@ def test_slots_are_checked() -> None:
             call()
     perception.close(0)
     perception.open(0)
+
+
+@pytest.mark.behaviour("S1")
+def test_a_unit_that_is_heard_again_after_a_failure_is_heard_as_if_nothing_had_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory between the features and the encoder, of a batch; then each is heard alone, as the kit steps it."""
+    sounds, found = [sound(13, seed) for seed in (5, 6)], []
+    for fails in (True, False):
+        perception = Perception(WEIGHTS, CONFIG, 2)
+        whole, made = perception._audio.unit, []
+        for slot in range(2):
+            poison(perception, slot)
+            perception.open(slot)
+        for unit in range(13):
+            samples, first = [unit_of(each, unit) for each in sounds], [unit == 0] * 2
+            if fails:
+                monkeypatch.setattr(perception._audio, "unit", _no_memory)
+                with pytest.raises(torch.OutOfMemoryError):
+                    perception.hear([0, 1], samples, first)
+                monkeypatch.setattr(perception._audio, "unit", whole)
+                made += [perception.hear([slot], samples[slot : slot + 1], first[:1]) for slot in range(2)]
+            else:
+                made.append(perception.hear([0, 1], samples, first))
+        found.append(torch.cat(made))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+
+
+def _no_memory(*_: object) -> torch.Tensor:
+    raise torch.OutOfMemoryError("no memory")

@@ -105,7 +105,7 @@ def test_what_a_turn_makes_in_which_order_and_under_which_label(tiny_checkpoint:
     script = [(LISTEN,), (SPEAK, 65, 66, CHUNK_EOS), (SPEAK, 67, TURN_EOS, CHUNK_EOS), (LISTEN,), (SPEAK, TURN_EOS, CHUNK_EOS)]
     house = House(vocabulary_of(tiny_checkpoint), script=script, sound=_sound)
     talk = house.open(_quiet())
-    talk.slot.epoch = 3
+    talk.slot.epoch = talk.session.epoch = 3
     talk.hear(5)
     house.run([talk])
     assert talk.kinds() == [
