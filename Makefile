@@ -33,7 +33,7 @@ run: $(EMBEDDED) ## start everything, speak a recorded question, serve until Ctr
 	@exec $(BIN)/parley up --port "$(PORT)" --speak "$(WAV)" --reply "$(REPLY)" $(if $(filter-out 0,$(ONCE)),--once)
 
 test: lint types contracts proto-check models ## lint, types, import contracts, generated code, then all tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-deploy: $(DEV) ## images, compose, chart, rules: built, started, spoken with (Debian, root; it installs a container engine of its own)
 	@$(PIP) install -q -r deploy/test-requirements.txt

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from session_store import Store
 
 __all__ = ["store", "tiny_checkpoint", "valkey_url"]
+FIRST = ("chaos", "vocoder_svc", "thinker_svc", "talker_svc", "torch_kit", "embedded", "native_e2e", "failover", "parley", "page", "e2e")
+"""Folders of long files: those that wait beside those that compute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that no worker is left with one at the end (`make test` gives files out in this order)."""
+    ranks, below = {name: rank for rank, name in enumerate(FIRST)}, len(Path(__file__).parent.parts)
+    items.sort(key=lambda item: ranks.get(item.path.parts[below], len(FIRST)))
 
 
 @pytest.fixture(scope="session")

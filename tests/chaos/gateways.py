@@ -88,7 +88,9 @@ async def crash_points(world: World, rounds: int) -> Tally:
                 await talk.join(role)
             await talk.went_on()
             for point, (least, most) in SPEAKING.items():
-                await _crash_while_speaking(world, talk, f"{point}:{rng.randint(least, most)}")
+                # a short run has no time for late ones
+                passes = rng.randint(least, most if rounds > 1 else least + (most - least) // 3)
+                await _crash_while_speaking(world, talk, f"{point}:{passes}")
             for point in TAKING:
                 await _crash_while_taking(world, talk, rng, point)
             await _crash_at_drain(world, talk, rng)

@@ -31,8 +31,8 @@ HEARD_MS = 1030 + 4000 + 40
 RATE = 24_000
 GREEDY = {"greedy": True, "force_listen_count": 0, "repetition_penalty": 1.0}
 SPEAKS = 2
-WINDOW = 1024
-"""Tokens of a session: a minute of listening."""
+WINDOW = 512
+"""Tokens of a session: half a minute of listening."""
 
 
 class TinyHouse(House):

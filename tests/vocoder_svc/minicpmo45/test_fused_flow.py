@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.vocoder_svc.minicpmo45.kernels import DEVICE
-from tests.vocoder_svc.minicpmo45.support import Bench, piece
+from tests.vocoder_svc.minicpmo45.support import CHUNK, Bench, piece
 from tests.vocoder_svc.minicpmo45.weights import FLOW
 from vocoder_svc.minicpmo45.arena import SCRATCH
 from vocoder_svc.minicpmo45.attention import Keys
@@ -47,6 +47,25 @@ def test_mels_are_the_plain_ones_in_all_phases_and_voices(monkeypatch: pytest.Mo
     rings = slice(SCRATCH, SCRATCH + 3 * RING_FRAMES)
     written = fused.arena.dit[..., rings, :], plain.arena.dit[..., rings, :]
     assert torch.equal(written[0].isnan(), written[1].isnan()) and (written[0] - written[1]).nan_to_num().abs().max() < 1e-5
+
+
+@pytest.mark.behaviour("N46", "N48")
+def test_a_prompt_may_count_as_longer_than_any_prompt_is() -> None:
+    """As graphs have it, whose prompts are as long as the next hundred frames: no distance beyond the longest prompt's is ever met."""
+    found = []
+    for kernels, longest in (("plain", VOICES[0]), ("fused", 100)):
+        bench = Bench(Newest(1, DEVICE), 1, VOICES[:1], 1, ONE_HEAD, kernels, DEVICE)  # type: ignore[arg-type]
+        draw, retention = np.random.default_rng(4), bench.caches._retention
+        assert isinstance(retention, Newest)
+        bench.caches.begin(0, bench.prompts[0])
+        for _ in range(2):
+            pieces = [piece(draw.integers(0, 6561, 28))]
+            kept = torch.tensor(retention.rows((0,), (25,)), device=DEVICE)
+            rows = torch.tensor(bench.caches.rows((0,), pieces, CHUNK), device=DEVICE)
+            mel, after = bench.caches.forward(rows, Newest.attention(kept, longest, CHUNK))
+            bench.caches.commit((0,), pieces, (0,), after)
+        found.append(mel)
+    assert (found[0] - found[1]).abs().max() < 1e-5
 
 
 def test_keys_without_lengths_are_refused() -> None:

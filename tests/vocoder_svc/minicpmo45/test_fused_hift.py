@@ -77,11 +77,13 @@ def test_pitch_and_excitation_are_the_plain_ones(config: HiftConfig) -> None:
             assert torch.allclose(found[row, :counted], truth[row, :counted], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *[torch.bfloat16][: DEVICE == "cuda"]])
+# without a GPU TF32 is no rounding
+@pytest.mark.parametrize("dtype", [torch.float16, *[torch.bfloat16, torch.float32][: 2 * (DEVICE == "cuda")]])
 def test_what_operands_of_few_bits_lose(dtype: torch.dtype) -> None:
     weights = {name: tensor.to(DEVICE) for name, tensor in hift_weights(HIFT).items()}
     plain, fused = Hift(weights, HIFT), FusedHift(weights, HIFT, dtype)
-    mel, source, frames = _given(plain.hop)
+    mel, source, frames = (each[1:] for each in _given(plain.hop))
+    mel, source = mel[:, :, : FRAMES[1]], source[:, : FRAMES[1] * plain.hop]
     found, truth = (each.decode(mel, source, frames, frames) for each in (fused, plain))
     assert (found - truth).abs().max() < (1e-2 if dtype == torch.bfloat16 else 1e-3) * truth.abs().max()
 
