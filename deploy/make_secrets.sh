@@ -13,7 +13,6 @@ port 6379
 requirepass $password
 save ""
 appendonly no
-maxmemory ${PARLEY_VALKEY_MEMORY:-512mb}
 # what would be evicted is somebody's conversation
 maxmemory-policy noeviction
 EOF

@@ -1,4 +1,6 @@
-"""The command line: `parley up`, `parley talk`, `parley models`, `parley keys`, `parley sessions`, `parley probe`, `parley make-random`."""
+"""The command line: `parley up`, `parley talk`, `parley models`, `parley keys`, `parley sessions`, `parley probe`, `parley costs`,
+`parley make-random`.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.support.compose import Project
-from tests.deploy.support.engine import Engine
+from tests.deploy.support.engine import Engine, running
 from tests.support.proxy import free_port
 
 TARGETS = ("gateway", "vad", "thinker", "talker", "vocoder", "proxy", "valkey")
@@ -16,13 +16,9 @@ DRAIN_S = 5
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    made = Engine()
-    try:
-        made.start()
+    with running() as made:
         made.take_base()
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture(scope="session")
@@ -36,10 +32,10 @@ def images(engine: Engine) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(engine: Engine, images: dict[str, str]) -> Iterator[Project]:
-    """Up and healthy."""
+    """Up and healthy. Its volumes stay for the next, and go with the engine."""
     made = Project(engine, free_port(), DRAIN_S)
     try:
-        made("up", "--detach", "--no-build", "--wait", "--wait-timeout", "240", timeout_s=300)
+        made.up()
         yield made
     finally:
-        made("down", "--volumes", "--remove-orphans", timeout_s=120)
+        made("down", "--remove-orphans", timeout_s=120)

@@ -180,6 +180,32 @@ def test_keys_come_from_a_folder_that_must_be_named() -> None:
     assert len(mounts) > 1 and gateway["environment"]["PARLEY_KEYS_FILE"] == "/keys/keys.yaml"
 
 
+def test_each_process_sees_its_own_private_key_alone() -> None:
+    files = ("--file", str(TRUTH), "--file", str(ROOT / "deploy" / "compose.tls.yml"), "--profile", "embedded", "--profile", "native")
+    with pytest.raises(Failed, match="names the folder of certificates"):
+        resolved(*files)
+    services = resolved(*files, settings={"PARLEY_CERTIFICATES": "/somewhere"})["services"]
+    for stage in ("vad", *GPU_SERVICES):
+        for service in {name for name in services if name.removeprefix("embedded-") == stage}:
+            assert certificates(services[service]) == {f"{stage}.pem", f"{stage}.key", "ca.pem"}, service
+    for service in ("gateway", "embedded-gateway"):
+        assert certificates(services[service]) == {"gateway.pem", "gateway.key", "ca.pem"}
+        assert services[service]["environment"]["PARLEY_TLS_SERVER_NAME"] == "stage.parley"
+    assert certificates(services["proxy"]) == {"http.pem", "http.key"}
+    assert certificates(services["valkey"]) == certificates(services["secrets"]) == set()
+
+
+def certificates(service: dict[str, Any]) -> set[str]:
+    sources = (Path(volume["source"]) for volume in service["volumes"] if volume["target"].startswith("/tls/") and volume["read_only"])
+    return {source.name for source in sources if source.parent == Path("/somewhere")}
+
+
+def test_the_stores_memory_is_a_setting() -> None:
+    store = resolved("--profile", "embedded", settings={"PARLEY_VALKEY_MEMORY": "2gb", "PARLEY_VALKEY_LIMIT": "3g"})["services"]["valkey"]
+    assert store["command"][-2:] == ["--maxmemory", "2gb"]
+    assert int(store["deploy"]["resources"]["limits"]["memory"]) == 3 * 1024**3
+
+
 def test_what_prometheus_and_grafana_mount_is_there(everything: dict[str, Any]) -> None:
     for name in ("prometheus", "grafana"):
         sources = [Path(volume["source"]) for volume in everything["services"][name]["volumes"] if volume["type"] == "bind"]
@@ -195,6 +221,13 @@ def test_prometheus_asks_processes_by_the_names_and_the_port_that_they_have(prof
     targets = {name: each["port"] for job in asked for each in job["dns_sd_configs"] for name in each["names"] if job["job_name"] != "dcgm"}
     assert targets == dict.fromkeys(("gateway", "vad", *GPU_SERVICES), 9090)
     assert set(targets) <= names
+
+
+def test_what_containers_read_has_unix_lines_in_every_clone() -> None:
+    """With Windows' line ends no script of an image build runs."""
+    asked = ("deploy/base.sh", "deploy/proxy/haproxy.cfg", "deploy/one-gpu.env", "docker-compose.yml", "profiles/embedded.yaml")
+    said = run("git", "check-attr", "eol", *asked, cwd=ROOT)
+    assert said.splitlines() == [f"{name}: eol: lf" for name in asked]
 
 
 def test_only_what_goes_into_images_is_sent_to_the_engine() -> None:

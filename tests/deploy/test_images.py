@@ -38,18 +38,46 @@ def test_stages_share_their_layers(engine: Engine, images: dict[str, str]) -> No
     assert all(each[:PACKAGE_LAYERS] == layers[0][:PACKAGE_LAYERS] for each in layers)
 
 
-def test_other_code_lies_on_the_same_packages(engine: Engine, images: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def other_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of somebody who lets nobody else read files, with one file more."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("deploy", "profiles", "proto", "parley", "gateway", "session_store", "stage_kit"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "grafana", "prometheus"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".dockerignore"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "parley" / "another.py").write_text("")
+    for path in folder.rglob("*"):
+        # modes of what a build only mounts are part of what its layers are found by
+        if path.name not in ("base.sh", "install.sh") and path.parent.name != "lock":
+            path.chmod(0o700 if path.is_dir() else 0o600)
+    return folder
+
+
+def test_other_code_lies_on_the_same_packages(engine: Engine, images: dict[str, str], other_code: Path) -> None:
     """The large layers are made anew only when a lock changes."""
     before = inspected(engine, images["thinker"])["RootFS"]["Layers"]
-    for name in ("deploy", "profiles", "proto", "parley", "gateway", "session_store", "stage_kit"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "grafana", "prometheus"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".dockerignore"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "parley" / "another.py").write_text("")
-    engine.build("thinker", "parley/thinker:another", context=tmp_path)
+    engine.build("thinker", "parley/thinker:another", context=other_code)
     after = inspected(engine, "parley/thinker:another")["RootFS"]["Layers"]
     assert after != before
     assert after[:PACKAGE_LAYERS] == before[:PACKAGE_LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("target", "needed"),
+    [
+        ("gateway", ["probe.py", "make_secrets.sh", "profiles/embedded.yaml"]),
+        ("thinker", ["probe.py"]),
+        ("proxy", ["probe.py", "/etc/haproxy/haproxy.cfg"]),
+    ],
+)
+def test_its_user_can_read_what_is_in_an_image_whoever_cloned(target: str, needed: list[str], engine: Engine, other_code: Path) -> None:
+    tag = f"parley/{target}:another"
+    engine.build(target, tag, context=other_code)
+    said = engine.docker(
+        "run", "--rm", *CONFINED, tag, "python3", "-c", "import sys; [open(name).close() for name in sys.argv[1:]]", *needed
+    )
+    assert said == ""
 
 
 @pytest.mark.parametrize("name", ["gateway", "thinker"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from gateway import settings as gateway_settings
+from minicpmo45.memory_plan import MARGIN
 from stage_kit import settings as stage_settings
 from tests.deploy.support import promql
 from tests.deploy.support.prometheus import RULES, install
@@ -158,6 +160,28 @@ def test_runbooks_name_settings_and_panels_that_there_are() -> None:
     assert named <= titles | rows, sorted(named - titles - rows)
     anchors = {heading.lower() for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\]\(#(\w+)\)", text)) <= anchors
+
+
+def test_every_rule_sees_two_scrapes_however_seldom_they_are() -> None:
+    """A rate over less is no number, and its alert never fires."""
+    interval = json.loads((ROOT / "helm" / "parley" / "values.schema.json").read_text())["properties"]["monitoring"]["properties"][
+        "serviceMonitor"
+    ]["properties"]["interval"]["pattern"]
+    longest_s = max(second for second in range(1, 3600) if re.fullmatch(interval, f"{second}s"))
+    windows = {window for asked in promql.rule_queries() for window in re.findall(r"\[(\w+)\]", asked.expression)}
+    assert windows and min(_seconds(window) for window in windows) >= 2 * longest_s
+
+
+def _seconds(window: str) -> int:
+    return int(window[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[window[-1]]
+
+
+def test_a_card_that_is_as_full_as_planned_raises_no_alert() -> None:
+    (alert,) = (rule for rule in ALERTS if rule["alert"] == "ParleyGpuMemory")
+    (panel,) = (each for board in promql.boards().values() for each in promql.panels(board) if each["title"] == "GPU memory in use")
+    bound = float(alert["expr"].rpartition(">")[2])
+    assert 1 - MARGIN < bound < 1
+    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == bound
 
 
 def test_every_query_names_metrics_that_the_code_exports() -> None:

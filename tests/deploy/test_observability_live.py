@@ -109,6 +109,7 @@ def test_every_alert_looks_at_what_is_there_and_none_fires_but_for_cause(watched
             if not watched.query(selector.prettify()):
                 unseen[rule["alert"]] = selector.prettify()
     assert unseen == {}
+    assert watched.query('ALERTS{alertname=~"ParleyStageMissing|ParleyUnregistered|ParleyEngineStuck|ParleyFenced|ParleyNoGateway"}') == {}
     failing = [rule for group in watched.get("rules")["groups"] for rule in group["rules"] if rule["health"] != "ok"]
     assert failing == []
 

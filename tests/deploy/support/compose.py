@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,26 @@ def environment(settings: dict[str, str] | None = None) -> dict[str, str]:
 
 
 class Project:
-    """The embedded profile, on images that were built before. port: where it is reached on this machine."""
+    """The embedded profile, on images that were built before. port: where it is reached on this machine.
 
-    def __init__(self, engine: Engine, port: int, drain_s: int) -> None:
+    files, settings: beside what it always has.
+    """
+
+    def __init__(
+        self, engine: Engine, port: int, drain_s: int, files: Iterable[Path] = (), settings: Mapping[str, str] | None = None
+    ) -> None:
         self.engine, self.port = engine, port
-        self._env = environment({"PARLEY_LISTEN": f"127.0.0.1:{port}", "PARLEY_DRAIN_S": str(drain_s)})
+        self._env = environment({"PARLEY_LISTEN": f"127.0.0.1:{port}", "PARLEY_DRAIN_S": str(drain_s), **(settings or {})})
         self._env |= {name: engine.env[name] for name in ("DOCKER_HOST", "DOCKER_CONFIG")}
-        self._files = [TRUTH, CPU, _with_authority(engine.folder)]
+        self._files = [TRUTH, CPU, *files, _with_authority(engine.folder)]
+
+    def up(self) -> None:
+        """Returns when all of it is healthy."""
+        self("up", "--detach", "--no-build", "--wait", "--wait-timeout", "240", timeout_s=300)
 
     def __call__(self, *arguments: str, timeout_s: float = 120.0) -> str:
         files = [word for file in self._files for word in ("--file", str(file))]
-        command = (PROGRAM, *files, "--project-directory", ROOT, "--project-name", PROJECT, "--profile", "embedded")
+        command = (str(PROGRAM), *files, "--project-directory", str(ROOT), "--project-name", PROJECT, "--profile", "embedded")
         return run(*command, *arguments, cwd=ROOT, env=self._env, timeout_s=timeout_s)
 
     def containers(self, service: str) -> list[str]:

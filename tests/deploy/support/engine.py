@@ -1,4 +1,4 @@
-"""A container engine of the tests' own, in a private folder; nothing of it is left afterwards."""
+"""A container engine of the tests' own, in a private folder; nothing of it is left afterwards, and what a killed run left goes first."""
 
 from __future__ import annotations
 
@@ -9,85 +9,93 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from . import firewall, packages
+from .daemon import POLL_S, Daemon
 from .firewall import Firewall
 from .shell import Failed, run
 
 DOCKER = "/usr/bin/docker"
 ROOT = Path(__file__).parents[3]
 BASE = "local/debian:bookworm"
+PLACE = Path("/var/tmp")
+PREFIX = "parley-deploy-"
+FIREWALL = "firewall.json"
 START_S = 60.0
-STOP_S = 60.0
 BUILD_S = 600.0
-POLL_S = 0.1
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Engine]:
+    """The only one on this machine. Raises NotHere."""
+    packages.install()
+    try:
+        alone = FileLock(PLACE / f".{PREFIX}lock").acquire(timeout=0)
+    except Timeout:
+        raise packages.NotHere("another run of these tests has an engine on this machine") from None
+    with alone:
+        for left in sorted(PLACE.glob(f"{PREFIX}*")):
+            Engine(left).stop()
+        engine = Engine()
+        # whoever cancels the run is not left with an engine
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            engine.start()
+            yield engine
+        finally:
+            engine.stop()
+            signal.signal(signal.SIGTERM, before)
 
 
 class Engine:
-    """`dockerd` on a socket of its own. env: of programs that are to talk to it."""
+    """`dockerd` on a socket of its own. env: of programs that are to talk to it. folder: what an earlier one left."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="parley-deploy-", dir="/var/tmp"))
-        socket = f"unix://{self.folder / 'docker.sock'}"
-        self.env = {**os.environ, "DOCKER_HOST": socket, "DOCKER_BUILDKIT": "1", "DOCKER_CONFIG": str(self.folder / "client")}
-        self._socket = socket
-        self._alone = FileLock("/var/tmp/.parley-deploy.lock")
-        self._firewall: Firewall | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
+        self._daemon = Daemon(self.folder)
+        client = {"DOCKER_HOST": self._daemon.socket, "DOCKER_BUILDKIT": "1", "DOCKER_CONFIG": str(self.folder / "client")}
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")} | client
 
     def start(self) -> None:
-        """Returns when it answers. Raises NotHere where another engine runs, or another of these: both would write the same rules."""
-        packages.install()
-        try:
-            self._alone.acquire(timeout=0)
-        except Timeout:
-            raise packages.NotHere("another run of these tests has an engine on this machine") from None
+        """Returns when it answers. Raises NotHere where another container engine runs: both would write the same rules."""
         if firewall.is_engines():
             raise packages.NotHere(
                 "another container engine uses this machine's firewall; these tests start their own, where there is none"
             )
-        self._firewall = Firewall()
-        folders = [
-            "--data-root",
-            str(self.folder / "data"),
-            "--exec-root",
-            str(self.folder / "exec"),
-            "--pidfile",
-            str(self.folder / "pid"),
-        ]
-        with (self.folder / "dockerd.log").open("wb") as log:
-            command = ["/usr/sbin/dockerd", *folders, "--host", self._socket]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        Firewall.now().write(self.folder / FIREWALL)
+        self._daemon.start()
+        self._wait()
+
+    def stop(self) -> None:
+        """Ends it with all its containers, removes its folder, and puts the machine's network back; whoever started it, running or not."""
+        if (before := self.folder / FIREWALL).exists():
+            with contextlib.suppress(packages.NotHere, Failed, subprocess.TimeoutExpired):
+                if not self._daemon.runs():
+                    # it alone knows its containers, their mounts and its networks
+                    self._daemon.start()
+                    self._wait()
+                if containers := self.docker("ps", "--all", "--quiet").split():
+                    self.docker("rm", "--force", "--volumes", *containers)
+                self.docker("network", "prune", "--force")
+            self._daemon.stop()
+            Firewall.read(before).restore()
+            # first: who finds a folder without it has only the folder to remove
+            before.unlink()
+        shutil.rmtree(self.folder)
+
+    def _wait(self) -> None:
         until = time.monotonic() + START_S
         while True:
             with contextlib.suppress(Failed):
                 self.docker("version")
                 return
-            if self._process.poll() is not None or time.monotonic() > until:
-                said = (self.folder / "dockerd.log").read_text(errors="replace")[-2000:]
-                raise packages.NotHere(f"the container engine does not start here: {said}")
+            if not self._daemon.runs() or time.monotonic() > until:
+                raise packages.NotHere(f"the container engine does not start here: {self._daemon.said()}")
             time.sleep(POLL_S)
-
-    def stop(self) -> None:
-        """Ends it with all its containers, removes its folder, and puts the machine's network back."""
-        with contextlib.suppress(Failed):
-            if containers := self.docker("ps", "--all", "--quiet").split():
-                self.docker("rm", "--force", "--volumes", *containers)
-            self.docker("network", "prune", "--force")
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._firewall is not None:
-            self._firewall.restore()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._alone.release()
 
     def docker(self, *arguments: str, timeout_s: float = 120.0) -> str:
         """What Debian's client says: the one that has BuildKit built in. Raises Failed."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
 
 from .shell import run
 
-PACKAGES = ("docker.io", "containerd", "runc", "iptables", "debootstrap")
-PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap", "/usr/sbin/iptables-save")
+PACKAGES = ("docker.io", "containerd", "runc", "iptables", "iproute2", "debootstrap")
+PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap", "/usr/sbin/iptables-save", "/sbin/ip")
+POLICY = Path("/usr/sbin/policy-rc.d")
 SUITE = "bookworm"
 """Of the base that users have: python:3.11-slim-bookworm."""
 INCLUDED = ("ca-certificates", "python3", "python3-venv", "python3-pip")
@@ -32,11 +35,32 @@ def install() -> None:
         raise NotHere("these tests start a container engine of their own, which takes root")
     if all(Path(program).exists() for program in PROGRAMS):
         return
-    if shutil.which("apt-get") is None:
-        raise NotHere(f"these tests need {', '.join(PACKAGES)}, and there is no apt-get to install them with")
+    add(*PACKAGES)
+
+
+def add(*packages: str) -> None:
+    """Debian's, without starting what they bring: an engine of the system would be in the way of ours. Raises NotHere."""
+    if os.getuid() != 0 or shutil.which("apt-get") is None:
+        raise NotHere(f"these tests need {', '.join(packages)}, which root could install with apt-get")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run("apt-get", "update", "-qq", timeout_s=INSTALL_S, env=env)
-    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES, timeout_s=INSTALL_S, env=env)
+    apt = ("apt-get", "-o", "DPkg::Lock::Timeout=120", "-qq")
+    run(*apt, "update", timeout_s=INSTALL_S, env=env)
+    with _nothing_starts():
+        run(*apt, "install", "-y", "--no-install-recommends", *packages, timeout_s=INSTALL_S, env=env)
+
+
+@contextlib.contextmanager
+def _nothing_starts() -> Iterator[None]:
+    """Debian asks POLICY before a package starts its service; a policy that is there stays."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    try:
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink()
 
 
 def base_archive() -> Path:
@@ -46,9 +70,13 @@ def base_archive() -> Path:
     archive = folder / f"base-{SUITE}.tar"
     with FileLock(folder / f".{archive.name}.lock"):
         if not archive.exists():
+            for killed in folder.glob(".base-*"):
+                if killed.is_dir():
+                    shutil.rmtree(killed)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".base-") as scratch:
                 root, fresh = Path(scratch) / "root", Path(scratch) / archive.name
-                command = ("/usr/sbin/debootstrap", "--variant=minbase", f"--include={','.join(INCLUDED)}", SUITE)
+                # what it mounts goes with it, however it ends
+                command = ("unshare", "--mount", "/usr/sbin/debootstrap", "--variant=minbase", f"--include={','.join(INCLUDED)}", SUITE)
                 run(*command, root, mirror(), timeout_s=BOOTSTRAP_S)
                 with tarfile.open(fresh, "w") as packed:
                     packed.add(root, arcname=".")
