@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import msgspec
 from redis import exceptions as failures
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from session_store.errors import StoreError, StoreUnavailable, StoreUrlError
 from session_store.exchange import Value, exchange
+from session_store.hidden_pool import HiddenPool
 from session_store.primary import PrimaryPool
 from session_store.scripts import read_scripts
 from session_store.sentinel_url import SCHEMES, parse_sentinel_url
@@ -24,6 +25,7 @@ from session_store.settings import StoreSettings
 _UNAVAILABLE = (
     failures.ConnectionError,
     failures.TimeoutError,
+    failures.InvalidResponse,
     failures.ReadOnlyError,
     failures.OutOfMemoryError,
     failures.ClusterDownError,
@@ -60,10 +62,10 @@ class Connection:
         self._sentinels: Sentinels | None = None
         try:
             self._client = self._connect(url, settings, retry, bounds)
-        except (ValueError, TypeError, failures.RedisError):
+        except (ValueError, TypeError, AttributeError, failures.RedisError):
             # the reason quotes what it took for a port: often a piece of the password
             raise StoreUrlError(
-                "the URL of Redis cannot be read; in its password '/', '#', '?' and '@' are %2F, %23, %3F and %40"
+                "the URL of Redis cannot be read; in its password '/', '#', '?', '@', '[' and ']' are %2F, %23, %3F, %40, %5B and %5D"
             ) from None
 
     def _connect(self, url: str, settings: StoreSettings, retry: Retry, bounds: dict[str, Any]) -> Any:
@@ -78,7 +80,7 @@ class Connection:
             self._sentinels = Sentinels(parsed, self._timeout_s)
             pool = PrimaryPool(parsed, self._sentinels, settings.sentinel_poll_ms / 1000, **(bounds | parsed.server_options))
         else:
-            pool = BlockingConnectionPool.from_url(url, **bounds)
+            pool = HiddenPool.from_url(url, **bounds)
         pool.make_connection()  # an option that there is not shows here, and not at the first call
         return Redis.from_pool(pool)
 
@@ -126,7 +128,8 @@ class Connection:
 
     async def close(self) -> None:
         """Closes every connection."""
-        await self._client.aclose()
+        # the pool's own: that of the client does not call it before redis-py 8
+        await (self._client if self._cluster else self._client.connection_pool).aclose()
 
     async def _attempt(self, calls: Sequence[Call]) -> list[Any]:
         try:

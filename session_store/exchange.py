@@ -31,6 +31,15 @@ async def exchange(pool: Any, commands: Sequence[tuple[Value, ...]]) -> list[Any
         await pool.release(connection)
 
 
+def facts(answer: Any) -> dict[Any, Any]:
+    """An answer of names and values, as either protocol gives it. Raises InvalidResponse for another one."""
+    if isinstance(answer, dict):
+        return answer
+    if not isinstance(answer, list) or len(answer) % 2 or not all(isinstance(name, bytes) for name in answer[::2]):
+        raise failures.InvalidResponse("no names and values")
+    return dict(zip(answer[::2], answer[1::2], strict=True))
+
+
 async def _answer(connection: Any) -> Any:
     try:
         return await connection.read_response()

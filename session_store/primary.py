@@ -7,9 +7,10 @@ import contextlib
 from typing import Any
 
 from redis import exceptions as failures
-from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 
+from session_store.exchange import facts
+from session_store.hidden_pool import HiddenPool
 from session_store.sentinel_url import SentinelUrl
 from session_store.sentinels import Sentinels
 
@@ -29,16 +30,18 @@ class ToPrimary(Connection):
         """Raises NoPrimary, NotPrimary, and what every connection raises."""
         if not self.is_connected:
             self.host, self.port = await self._sentinels.primary()
-        await super().connect_check_health(check_health, retry_socket_connect)
+        try:
+            await super().connect_check_health(check_health, retry_socket_connect)
+        except failures.RedisError:
+            self._sentinels.rest()
+            raise
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Raises NotPrimary."""
         await super().on_connect_check_health(check_health)
         # ROLE and INFO want rights of an administrator
         await self.send_command("HELLO", check_health=False)
-        told = await self.read_response()
-        facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
-        if facts.get(b"role") != b"master":
+        if facts(await self.read_response()).get(b"role") != b"master":
             raise NotPrimary("the server is not the primary")
 
 
@@ -46,7 +49,7 @@ class ToPrimaryTls(ToPrimary, SSLConnection):
     """The same over TLS."""
 
 
-class PrimaryPool(BlockingConnectionPool):
+class PrimaryPool(HiddenPool):
     """Asks the sentinels now and then, too: a primary that they gave up may still answer, and take what nobody will ever find."""
 
     def __init__(self, url: SentinelUrl, sentinels: Sentinels, poll_s: float, **options: Any) -> None:
@@ -56,20 +59,20 @@ class PrimaryPool(BlockingConnectionPool):
 
     async def ensure_connection(self, connection: AbstractConnection) -> None:
         """Whatever leads to a former primary is made anew. Raises NotPrimary when there was another one meanwhile."""
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch(), name="watch the sentinels")
         await self._drop_stale(connection)
         await super().ensure_connection(connection)
         if await self._drop_stale(connection):
             raise NotPrimary("the primary is another one by now")
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="watch the sentinels")
 
     async def aclose(self) -> None:
         """Closes every connection, those to the sentinels included."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await self._sentinels.close()  # first: from now on nothing connects anew
         await super().aclose()
-        await self._sentinels.close()
 
     async def _watch(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from redis.asyncio.connection import parse_url
 SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
 PORT = 26379
 _SERVICE = re.compile(r"[A-Za-z0-9._-]+")
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([0-9]{1,5}))?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@\s]+)(?::([0-9]{1,5}))?")
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
@@ -28,6 +28,10 @@ class SentinelUrl(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"SentinelUrl({self.service!r}, {self.sentinels})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What tracebacks of the command line would show: msgspec's own tells the passwords."""
+        return [("service", self.service), ("sentinels", self.sentinels)]
 
 
 def parse_sentinel_url(url: str) -> SentinelUrl:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from redis import exceptions as failures
-from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from session_store.exchange import exchange
+from session_store.exchange import exchange, facts
+from session_store.hidden_pool import HiddenPool
 from session_store.sentinel_url import SentinelUrl
 
 Address = tuple[str, int]
+REST_S = 0.05
+"""After a server that they named was of no use: calls come by the hundred then, and the sentinels are about to fail over."""
 
 
 class NoPrimary(failures.ConnectionError):
@@ -45,7 +48,7 @@ class Sentinel:
     def __init__(self, address: Address, service: str, timeout_s: float, tls: bool, options: dict[str, Any]) -> None:
         bounds = {"retry": Retry(NoBackoff(), 0), "socket_timeout": None, "socket_connect_timeout": timeout_s}
         reached: dict[str, Any] = {"host": address[0], "port": address[1], "protocol": 2}
-        self._pool = BlockingConnectionPool(
+        self._pool = HiddenPool(
             max_connections=1,
             timeout=timeout_s,
             connection_class=SSLConnection if tls else Connection,
@@ -90,7 +93,10 @@ class Sentinels:
         self._all = [Sentinel(address, url.service, timeout_s, url.tls, url.sentinel_options) for address in url.sentinels]
         self._most = len(self._all) // 2 + 1
         self._patience_s = timeout_s / 2
+        self._rest_s = min(REST_S, timeout_s / 5)
+        self._rests_until_s = 0.0
         self._round: asyncio.Task[Address | NoPrimary] | None = None
+        self._closed = False
         self._epoch = 0
         self.known: Address | None = None
         """The primary, as far as was heard."""
@@ -99,20 +105,31 @@ class Sentinels:
 
     async def primary(self) -> Address:
         """Asks, once for all who want to know at this moment. With no sentinel in reach it is the one that is known. Raises NoPrimary."""
+        if self._closed:
+            raise NoPrimary("the sentinels are asked no more")
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._ask(), name="ask the sentinels")
-        found = await asyncio.shield(self._round)
+        asking = self._round
+        await asyncio.wait([asking])  # no shield: a round that `close` cancels would look like a cancel of every caller
+        found = NoPrimary("the sentinels are asked no more") if asking.cancelled() else asking.result()
         if isinstance(found, NoPrimary):
             raise found
         return found
 
+    def rest(self) -> None:
+        """The server that they named was of no use: they are asked again after `REST_S` (or a fifth of `timeout_s`), not at once."""
+        self._rests_until_s = asyncio.get_running_loop().time() + self._rest_s
+
     async def close(self) -> None:
+        """From now on there is no primary."""
+        self._closed, self.known = True, None
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
         await asyncio.gather(*(sentinel.close() for sentinel in self._all))
 
     async def _ask(self) -> Address | NoPrimary:
+        await asyncio.sleep(self._rests_until_s - asyncio.get_running_loop().time())
         asked = {sentinel.ask(): sentinel for sentinel in self._all}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
@@ -127,7 +144,10 @@ class Sentinels:
         found = [(word.epoch, word.primary) for word in words if word.primary is not None]
         if not found:
             return self._nobody(len(words))
-        epoch, primary = max(found, key=lambda each: each[0])
+        epoch = max(epoch for epoch, _ in found)
+        # they differ where some tell names and some addresses, may not tell the number, or one was set up by a mistake
+        named = Counter(primary for each, primary in found if each == epoch)
+        primary = max(named, key=lambda each: (named[each], each == self.known))
         if self.known is None or epoch >= self._epoch or len(found) >= self._most:
             self.moves += self.known not in (None, primary)
             self._epoch, self.known = epoch, primary
@@ -155,5 +175,8 @@ def _word(known: Any, found: Any) -> Word:
     if found is None:
         return Word(None, 0)
     # who may not ask for the whole of it learns the address all the same
-    told = {} if isinstance(known, Exception) else dict(zip(known[::2], known[1::2], strict=True))
-    return Word((found[0].decode(), int(found[1])), int(told.get(b"config-epoch", 0)))
+    epoch = b"0" if isinstance(known, Exception) else facts(known).get(b"config-epoch", b"0")
+    match found:
+        case [bytes(host), bytes(port)] if host and isinstance(epoch, bytes) and 0 < int(port) < 65536:
+            return Word((host.decode(), int(port)), int(epoch))
+    raise failures.InvalidResponse("no address")

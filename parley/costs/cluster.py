@@ -18,6 +18,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 10.0
 PAGE = 100
 _REASON = re.compile(r"[A-Za-z]{1,64}")
+_COST = re.compile(r"0|-?[1-9][0-9]{0,9}")
+_NONSENSE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class Refused(Exception):
@@ -122,7 +124,7 @@ class Cluster:
             answer = await self._ask("GET", self._pods, params=asked | ({"continue": more} if more else {}))
             try:
                 pods = msgspec.json.decode(answer, type=_Pods)
-            except (msgspec.MsgspecError, ValueError):
+            except _NONSENSE:
                 raise Refused("the answer is no list of pods") from None
             found += [_pod(each) for each in pods.items or () if each.metadata.deletion_timestamp is None]
             more = pods.metadata.more
@@ -144,7 +146,7 @@ class Cluster:
                 answer = await self._client.request(method, path, params=params, headers=headers, content=content)
         except TimeoutError:
             raise Refused("the API does not answer in time") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Refused(f"the API is not reached: {type(error).__name__}") from None
         if answer.is_success:
             return answer.content
@@ -164,10 +166,8 @@ def _pod(found: _Pod) -> Pod:
 
 
 def _number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
+    """As Kubernetes reads it."""
+    return int(text) if _COST.fullmatch(text) else None
 
 
 def _seconds(text: str) -> float | None:
@@ -178,6 +178,6 @@ def _reason(answer: bytes) -> str:
     """A word of the API's own list."""
     try:
         reason = msgspec.json.decode(answer, type=_Failure).reason
-    except (msgspec.MsgspecError, ValueError):
+    except _NONSENSE:
         reason = ""
     return reason if _REASON.fullmatch(reason) else "refused"

@@ -82,7 +82,9 @@ class Controller:
 
     async def _keep(self, cluster: Cluster) -> None:
         pods = await cluster.pods(self._options.selector, self._options.page)
-        found = list(zip(pods, await asked(pods), strict=True))
+        found = await asked(pods)
+        if late := len(pods) - len(found):
+            _log.warning("pods were not asked for want of time", pods=late)
         # one that starts or leaves is not ready, and need not answer
         self._note(frozenset(pod.name for pod, said in found if said is None and pod.ready))
         # What a silent pod holds nobody knows, so the last figure stands. One that drains is not ready, and goes before costs are compared.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -178,13 +180,14 @@ async def test_so_many_are_written_in_a_round_and_not_one_more(
 
 
 async def test_what_was_written_by_hand_is_put_right(api: PodsApi, costs: Controller, service: Make) -> None:
-    by_hand = {name: pod(name, [service(held).port]) for name, held in (("empty", 0), ("odd", 3), ("same", 3))}
-    for name, said in (("empty", "40"), ("odd", "many"), ("same", "4")):
+    texts = {"empty": "40", "odd": "many", "same": "4", "signed": "+4", "huge": "9" * 5_000, "beyond": str(2**31)}
+    by_hand = {name: pod(name, [service(0 if name == "empty" else 3).port]) for name in texts}
+    for name, said in texts.items():
         by_hand[name]["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": said, "kept": "yes"}
     api.put(*by_hand.values())
     await costs.round()
-    assert api.costs() == {"empty": "0", "odd": "4", "same": "4"}
-    assert len(api.patched) == 2 and all(each["metadata"]["annotations"]["kept"] == "yes" for each in api.pods.values())
+    assert api.costs() == dict.fromkeys(by_hand, "4") | {"empty": "0"}
+    assert len(api.patched) == 5 and all(each["metadata"]["annotations"]["kept"] == "yes" for each in api.pods.values())
 
 
 class Odd(BaseHTTPRequestHandler):
@@ -241,6 +244,45 @@ async def test_an_odd_answer_is_none(
         odd.shutdown()
         odd.server_close()
     assert api.costs() == {"mine": "8"}
+
+
+async def test_a_pod_of_ipv6_is_asked(api: PodsApi, costs: Controller, service: Make) -> None:
+    there = service(9).port
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, before = await asyncio.open_connection("127.0.0.1", there)
+        before.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(await behind.read())
+        for end in (before, writer):
+            end.close()
+
+    try:
+        server = await asyncio.start_server(join, "::1", 0)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with server:
+        api.put(pod("six", [server.sockets[0].getsockname()[1]], ip="::1"))
+        await costs.round()
+    assert api.costs() == {"six": "12"}
+
+
+async def test_many_silent_pods_leave_time_to_write_what_the_others_said(
+    api: PodsApi, costs: Controller, service: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after another they would take longer than a round, and nothing would ever be written."""
+    monkeypatch.setattr(asking, "ALL_ANSWERS_S", 0.5)
+    monkeypatch.setattr(asking, "AT_ONCE", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api.put(*(pod(f"silent{number}", [silent.getsockname()[1]]) for number in range(3)), pod("mine", [service(5).port]))
+        with capture_logs() as lines:
+            for _ in range(20):
+                await costs.round()
+                if api.costs():
+                    break
+    assert api.costs() == {"mine": "8"}
+    assert {line["event"] for line in lines if line["log_level"] == "warning"} == {"pods were not asked for want of time"}, (
+        "whom nobody could wait for is not said to be mute"
+    )
 
 
 def test_pauses_vary_a_little_and_grow_with_failures_as_far_as_five_minutes() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from parley.costs import Controller, Options, api_of_this_pod, cluster
 from stage_kit.http import HttpServer
-from tests.support.pods_api import TOKEN, Fault, PodsApi, certificates, pod
+from tests.support.pods_api import NAMESPACE, TOKEN, Fault, PodsApi, certificates, pod
 
 SELECTOR = "app.kubernetes.io/instance=t"
 SECRET = "told-by-the-api"
@@ -63,6 +63,9 @@ FAULTS = {
     "a broken connection": (Fault(), 0),
     "no JSON": (Fault(200, body=SECRET.encode()), 0),
     "bytes": (Fault(200, body=b'{"items": [{"metadata": {"name": "\xff"}}]}'), 0),
+    "JSON without a bottom": (Fault(200, body=b'{"x":' + b"[" * 200_000), 0),
+    "a refusal without a bottom": (Fault(500, body=b'{"x":' + b"[" * 200_000), 500),
+    "what is no gzip": (Fault(200, {"Content-Encoding": "gzip"}, b"{}"), 0),
     "JSON of something else": (Fault(200, body=b'{"items": [{"metadata": {"name": 7}}]}'), 0),
 }
 
@@ -165,6 +168,17 @@ async def test_a_token_that_is_none_fails_a_round(api: PodsApi, costs: Controlle
         (account / "token").write_text(token)
     await failing(costs)
     (account / "token").write_text(TOKEN)
+    await succeeding(costs)
+
+
+@pytest.mark.parametrize("namespace", [None, "", "vo\x01ice", "vo/../ice"], ids=["gone", "empty", "of odd letters", "elsewhere"])
+async def test_a_namespace_that_is_none_fails_a_round(api: PodsApi, costs: Controller, account: Path, namespace: str | None) -> None:
+    if namespace is None:
+        (account / "namespace").unlink()
+    else:
+        (account / "namespace").write_text(namespace)
+    await failing(costs)
+    (account / "namespace").write_text(NAMESPACE)
     await succeeding(costs)
 
 

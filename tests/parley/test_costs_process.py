@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,6 +74,27 @@ def test_it_ends_at_once(api: PodsApi, account: Path, tmp_path: Path, every: str
         while asleep and float((tmp_path / "alive").read_text()) < time.time() + 500:
             assert process.poll() is None
         assert stopped(process) == (0, [])
+
+
+def test_it_ends_at_once_while_a_pod_or_a_write_keeps_it_waiting(api: PodsApi, account: Path) -> None:
+    registry = CollectorRegistry()
+    Gauge("parley_stage_sessions", "", registry=registry).set(3)
+    server = HttpServer("127.0.0.1:0", registry, lambda _: True)
+    api.faults["patch"].append(Fault(hang=True))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(20)
+            api.put(pod("silent", [silent.getsockname()[1]]))
+            with running(api, account) as process, silent.accept()[0]:
+                assert stopped(process) == (0, [])
+        api.pods.clear()
+        api.put(pod("a", [int(server.address.rpartition(":")[2])]))
+        with running(api, account) as process:
+            assert api.until(lambda: "patch" in [verb for verb, _ in api.asked])
+            assert stopped(process) == (0, [])
+    finally:
+        server.stop()
+    assert api.costs() == {}
 
 
 @pytest.mark.parametrize("api_said", [[], ["--api", "http://10.0.0.1:443"], ["--api", "https://[10.0.0.1"], ["--api", "https://host:port"]])

@@ -6,7 +6,7 @@ import pytest
 
 from session_store import StoreSettings
 from session_store.connection import Connection
-from session_store.errors import StoreUrlError
+from session_store.errors import StoreUnavailable, StoreUrlError
 from session_store.sentinel_url import parse_sentinel_url
 
 SECRET = "s3/c#r?e@t:"
@@ -41,12 +41,31 @@ def test_both_are_asked_by_tls_with_the_same_authority() -> None:
 @pytest.mark.parametrize(
     "rest",
     [
-        *("a", "a/", "a//0", "/p", "a,/p", "a:/p", "a:0/p", "a:65536/p", "a:x/p", "[::1/p", "a/p/x", "a/p/0/1", "a/p q"),
-        *("a/p?bogus=1", "a/p?sentinel_bogus=1", "a/p?sentinels=x", "a/p?db=x", "a/p?ssl_ca_certs=x"),
-        *(f"u:se{mark}cret@a:1/p" for mark in "/#?"),
+        *("a, b/p", "a b/p", "a", "a/", "a//0", "/p", "a,/p", "a:/p", "a:0/p", "a:65536/p", "a:x/p", "[::1/p", "a/p/x", "a/p/0/1", "a/p q"),
+        *("a/p?bogus=1", "a/p?sentinel_bogus=1", "a/p?sentinels=x", "a/p?db=x", "a/p?retry=x", "a/p?ssl_ca_certs=x"),
+        *(f"u:se{mark}cret@a:1/p" for mark in "/#?["),
     ],
 )
 def test_what_is_no_such_url(rest: str) -> None:
     with pytest.raises(StoreUrlError) as refused:
         Connection(f"redis+sentinel://{rest}", StoreSettings())
     assert "cret" not in str(refused.value) and refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("url", [f"redis://u:{QUOTED}@a/1", f"redis+sentinel://u:{QUOTED}@a/p?sentinel_password={QUOTED}"])
+async def test_nothing_that_holds_a_password_shows_it(url: str) -> None:
+    """Neither in logs nor where the command line shows what failed: there msgspec has a way of its own."""
+    connection = Connection(url, StoreSettings())
+    shown = repr(connection) + repr(connection._client) + repr(connection._client.connection_pool)
+    if (sentinels := connection._sentinels) is not None:
+        parsed = parse_sentinel_url(url)
+        shown += repr(parsed) + repr(parsed.__rich_repr__()) + repr(vars(sentinels)) + repr(vars(sentinels._all[0]))
+    assert SECRET not in shown and QUOTED not in shown
+    await connection.close()
+
+
+async def test_a_closed_connection_has_closed_its_sentinels_and_asks_no_more() -> None:
+    connection = Connection("redis+sentinel://a/p", StoreSettings())
+    await connection.close()
+    with pytest.raises(StoreUnavailable, match="NoPrimary"):
+        await connection.load()
