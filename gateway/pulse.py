@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
@@ -19,8 +19,8 @@ from . import metrics
 log = structlog.get_logger()
 PERIOD_MS = 250
 RETRY_S = 0.1
-OWN_STALL_S = 0.25
-"""A timeout that fires so late tells of this process, not of the replica."""
+LOOK_S = 0.1
+"""How often this process looks whether it stood still itself; what it missed of that time does not count as silence."""
 
 
 REFUSED = ("connection refused", "no such file or directory")
@@ -31,6 +31,36 @@ class _Care(NamedTuple):
     stage: str
     lost: Callable[[str], None]
     draining: Callable[[], None]
+
+
+class _Silence:
+    """How long nothing was heard, by the time in which this process could have heard it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.begin()
+
+    def begin(self) -> None:
+        self.ends = asyncio.get_running_loop().time() + self._timeout_s
+
+    async def broken_by(self, call: Any) -> Any:
+        """The next beat of the call. Raises TimeoutError when the silence lasted too long, and what the call raises."""
+        loop = asyncio.get_running_loop()
+        reading = asyncio.ensure_future(call.read())
+        try:
+            while not reading.done():
+                looks_at = loop.time() + max(0.0, min(LOOK_S, self.ends - loop.time()))
+                await asyncio.wait([reading], timeout=looks_at - loop.time())
+                stalled_s = max(0.0, loop.time() - looks_at)
+                if looks_at < self.ends:
+                    self.ends += stalled_s
+                elif stalled_s >= LOOK_S:
+                    self.ends = loop.time() + LOOK_S  # beats may wait to be read
+                elif not reading.done():
+                    raise TimeoutError
+            return reading.result()
+        finally:
+            reading.cancel()
 
 
 class PulseWatch:
@@ -75,27 +105,23 @@ class PulseWatch:
     async def _until_silent(self, address: str) -> str:
         """Returns why, once there was no beat for the timeout. A stream that breaks is opened again: only silence tells."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + self._timeout_s
+        silence = _Silence(self._timeout_s)
         while True:
             call = self._stub(address).Pulse(pb.PulseRequest(gateway_id=self._gateway_id, period_ms=PERIOD_MS))
             try:
-                async with asyncio.timeout_at(ends) as deadline:
-                    while (beat := await call.read()) is not grpc.aio.EOF:
-                        ends = loop.time() + self._timeout_s
-                        deadline.reschedule(ends)
-                        self._judge(address, beat)
+                while (beat := await silence.broken_by(call)) is not grpc.aio.EOF:
+                    silence.begin()
+                    self._judge(address, beat)
             except TimeoutError:
-                if loop.time() - ends < OWN_STALL_S:
-                    return "frozen"
-                ends = loop.time() + self._timeout_s  # it was this process that stood still: beats may wait to be read
+                return "frozen"
             except grpc.aio.AioRpcError as failure:
                 if _nobody_listens(failure):
                     return "gone"
-                if loop.time() >= ends:
+                if loop.time() >= silence.ends:
                     return str(failure.code().name).lower()
             finally:
                 call.cancel()
-            if loop.time() >= ends:
+            if loop.time() >= silence.ends:
                 return "stopped"
             await asyncio.sleep(RETRY_S)
 

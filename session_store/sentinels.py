@@ -94,7 +94,9 @@ class Sentinels:
         self._most = len(self._all) // 2 + 1
         self._patience_s = timeout_s / 2
         self._rest_s = min(REST_S, timeout_s / 5)
-        self._rests_until_s = 0.0
+        self._rested = asyncio.Event()
+        self._rested.set()
+        self._resting: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[Address | NoPrimary] | None = None
         self._closed = False
         self._epoch = 0
@@ -118,18 +120,25 @@ class Sentinels:
 
     def rest(self) -> None:
         """The server that they named was of no use: they are asked again after `REST_S` (or a fifth of `timeout_s`), not at once."""
-        self._rests_until_s = asyncio.get_running_loop().time() + self._rest_s
+        self._stop_resting()
+        self._rested.clear()
+        self._resting = asyncio.get_running_loop().call_later(self._rest_s, self._rested.set)
+
+    def _stop_resting(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
 
     async def close(self) -> None:
         """From now on there is no primary."""
         self._closed, self.known = True, None
+        self._stop_resting()
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
         await asyncio.gather(*(sentinel.close() for sentinel in self._all))
 
     async def _ask(self) -> Address | NoPrimary:
-        await asyncio.sleep(self._rests_until_s - asyncio.get_running_loop().time())
+        await self._rested.wait()
         asked = {sentinel.ask(): sentinel for sentinel in self._all}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):

@@ -39,7 +39,10 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture
 async def store(valkey_url: str) -> AsyncIterator[Store]:
-    """A store on an empty Valkey. Its calls may take 5 s, since test machines stall; outages have tests of their own."""
+    """A store on an empty Valkey. Its calls may take 5 s, since test machines stall; outages have tests of their own.
+
+    A replica that beat once lives for as long as any test; deadlines are tested with settings of their own.
+    """
     # Imported here, so that tests which need no store run where redis is not installed.
     from redis.asyncio import Redis
 
@@ -47,5 +50,5 @@ async def store(valkey_url: str) -> AsyncIterator[Store]:
 
     async with Redis.from_url(valkey_url) as admin:
         await admin.flushall()
-    async with await Store.open(valkey_url, StoreSettings(redis_timeout_ms=5_000)) as opened:
+    async with await Store.open(valkey_url, StoreSettings(redis_timeout_ms=5_000, replica_ttl_ms=600_000)) as opened:
         yield opened

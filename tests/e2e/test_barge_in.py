@@ -89,7 +89,8 @@ async def test_history_is_what_was_heard(house: House, talk: Talk) -> None:
     item = await listener.item(done["output"][0]["id"])
     assert item["status"] == "incomplete"
     # at least 2.7 s have been heard, and never more than was sent
-    assert item["content"][0]["transcript"] == heard_text(response["id"], 60, 2_700) == heard_text(response["id"], 60, min(sent_ms, 4_000))
+    kept = {heard_text(response["id"], 60, ms) for ms in (*range(wanted_ms - 1_000, sent_ms, 500), sent_ms)}
+    assert item["content"][0]["transcript"] in kept and sent_ms < 60 * WORD_MS
     answered = await listener.until(lambda e: e["type"] == "response.done" and e["response"]["id"] != response["id"])
     assert answered["response"]["status"] == "completed"
     recited = await listener.reply("go on", output_modalities=["text"], instructions="recite")

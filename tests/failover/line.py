@@ -99,7 +99,7 @@ class Line(Listener):
         return response_id
 
 
-async def until(test: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def until(test: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
     """Asks again and again until it is so. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while True:

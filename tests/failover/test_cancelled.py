@@ -161,12 +161,12 @@ def left_over() -> dict[str, int]:
 
 async def all_gone(stages: House, hub: Hub) -> None:
     """No slot is taken, no stage holds anything, and nothing of any session is in memory."""
-    await stages.wait_free(GRACE_MS / 1000 + 5)
+    await stages.wait_free()
 
     async def forgotten() -> bool:
         return not hub._sessions and not left_over()
 
-    await until(forgotten, 5)
+    await until(forgotten)
 
 
 @pytest.mark.behaviour("L7", "K30", "K32", "R7")
@@ -207,4 +207,4 @@ async def test_who_is_cancelled_in_the_queue_leaves_it(stages: House, hub: Hub) 
     for at in range(1, count, max(1, count // 12)):
         await run_cancelled(Peer(app), at)
     await asyncio.gather(*(hub.abandon(opened) for opened in full))
-    await stages.wait_free(5)
+    await stages.wait_free()

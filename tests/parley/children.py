@@ -39,7 +39,7 @@ grandchild = subprocess.Popen([sys.executable, "-c", stubborn])
 ready(grpc=str(grandchild.pid)); signal.pause()
 """
 SETTINGS = SupervisorSettings(
-    start_timeout_s=10.0,
+    start_timeout_s=30.0,
     poll_interval_s=0.01,
     stop_gateway_s=0.3,
     stop_services_s=0.6,
@@ -47,6 +47,8 @@ SETTINGS = SupervisorSettings(
     max_restarts=2,
     restart_backoff_s=0.02,
 )
+PATIENT = SETTINGS.model_copy(update={"stop_gateway_s": 30.0, "stop_services_s": 40.0, "stop_kill_s": 50.0})
+"""For processes that stop when they are told: however slow the machine, none is told early or killed."""
 
 
 def service(folder: RunFolder, name: str, code: str = SERVES) -> ServiceSpec:
@@ -86,15 +88,15 @@ class Recorder:
         self._changed.set()
 
     async def until_ready(self, name: str, times: int = 1) -> None:
-        """Waits until name became ready so many times. Raises TimeoutError after 10 s."""
-        async with asyncio.timeout(10):
+        """Waits until name became ready so many times. Raises TimeoutError after 30 s."""
+        async with asyncio.timeout(30):
             while self.became_ready.count(name) < times:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def until_noticed(self, beginning: str) -> None:
-        """Waits for a notice that begins so. Raises TimeoutError after 10 s."""
-        async with asyncio.timeout(10):
+        """Waits for a notice that begins so. Raises TimeoutError after 30 s."""
+        async with asyncio.timeout(30):
             while not any(line.startswith(beginning) for line in self.notices):
                 self._changed.clear()
                 await self._changed.wait()

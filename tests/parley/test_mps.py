@@ -21,7 +21,7 @@ from parley.supervisor.mps import Mps, MpsError, ask
 from parley.supervisor.plan import Plan
 
 from . import children, fake_mps
-from .children import SETTINGS, Recorder, Watched
+from .children import Recorder, Watched
 from .fake_mps import processes
 
 CLIENT = """
@@ -30,7 +30,7 @@ ready(grpc=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""), http=os.environ.get("C
 while True: signal.pause()
 """
 SERVICES = ("thinker", "talker", "vocoder")
-PATIENT = SupervisorSettings(**{**SETTINGS.model_dump(), "max_restarts": 5, "mps_stop_s": 2.0})
+PATIENT = children.PATIENT.model_copy(update={"max_restarts": 5, "mps_stop_s": 30.0, "mps_start_s": 30.0})
 
 
 @pytest.fixture
@@ -70,21 +70,21 @@ def test_a_daemon_that_does_not_quit_is_killed_with_its_servers(daemon: Mps, fol
     watched = Watched(processes(pipes_of(folder)))
     begun = time.monotonic()
     daemon.stop(timeout_s=0.3)
-    assert 0.3 <= time.monotonic() - begun < 2.0
-    assert watched.alive_after(1.0) == set()
+    assert time.monotonic() - begun >= 0.3
+    assert watched.alive_after(30.0) == set()
 
 
 def test_a_daemon_that_does_not_answer_in_time_is_ended(daemon: Mps, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_MPS", "mute")
-    with pytest.raises(MpsError, match=r"nvidia-cuda-mps-control does not answer within 0\.5 s"):
-        daemon.start(timeout_s=0.5)
+    with pytest.raises(MpsError, match=r"nvidia-cuda-mps-control does not answer within 2 s"):
+        daemon.start(timeout_s=2.0)
     assert ends_soon(processes(pipes_of(folder))["daemon"])
 
 
 def ends_soon(pid: int) -> bool:
-    """Whether a process is gone within a second."""
+    """Whether a process ends by itself."""
     try:
-        return Watched({"it": pid}).alive_after(1.0) == set()
+        return Watched({"it": pid}).alive_after(30.0) == set()
     except ProcessLookupError:
         return True
 
@@ -165,14 +165,14 @@ async def test_services_on_one_card_are_told_of_its_daemon_and_it_stops_last(fol
     ("mode", "reason"),
     [
         ("refuses", "nvidia-cuda-mps-control -d failed with code 1: An instance of this daemon is already running"),
-        ("mute", "nvidia-cuda-mps-control does not answer within 0.3 s"),
+        ("mute", "nvidia-cuda-mps-control does not answer within 2 s"),
     ],
 )
 async def test_without_its_daemon_a_card_is_shared_by_time_slices(
     mode: str, reason: str, folder: RunFolder, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_MPS", mode)
-    plan = shared(folder, tmp_path, PATIENT.model_copy(update={"mps_start_s": 0.3}))
+    plan = shared(folder, tmp_path, PATIENT.model_copy(update={"mps_start_s": 2.0}))
     async with serving(plan, folder, recorder) as supervisor:
         for name in SERVICES:
             told = supervisor.told_by(name)

@@ -237,7 +237,7 @@ async def test_a_full_server_is_dialled_again_when_it_said() -> None:
 
 
 async def test_a_wait_that_is_longer_than_the_patience_is_not_begun() -> None:
-    async with realtime_server(Peer.welcome, lambda request: (503, {"Retry-After": "60"}, b"")) as url, asyncio.timeout(5):
+    async with realtime_server(Peer.welcome, lambda request: (503, {"Retry-After": "60"}, b"")) as url, asyncio.timeout(30):
         with pytest.raises(parley.AtCapacity):
             async with parley.connect(url, limits=Limits(patience_s=2)):
                 pass

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection
 
 from gateway.wire.handshake import digest_key
-from session_store import ClientSecret, Store
+from session_store import ClientSecret, Store, StoreSettings
 from session_store.keys import secret_key
 from tests.e2e.conftest import MakeHouse
 from tests.native_e2e.conftest import PROFILE, STAGES
@@ -272,7 +272,7 @@ async def test_a_key_makes_so_many_secrets_a_minute_at_all_gateways_and_not_one_
     assert refused.value.code == "rate_limit_exceeded" and int(refused.value.response.headers["Retry-After"]) >= 1
     for child in house.gateways:
         assert not [value for value in (*made, GOOD) if value in child.log.read_text()]
-    async with await Store.open(house.valkey.url) as store:
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
         found = await store.client_secrets.find(digest_key(made[0]))
         assert found is not None and made[0] not in repr(found)
 

@@ -13,9 +13,10 @@ from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection
 
 from gateway.wire.handshake import digest_key
-from session_store import ApiKey, Store
+from session_store import ApiKey, Store, StoreSettings
 from session_store.keys import API_KEYS, POOL
 from tests.e2e.conftest import MakeHouse, Talk
+from tests.failover.conftest import PATIENT
 from tests.failover.line import Line, until
 from tests.security.conftest import (
     BRISK,
@@ -196,7 +197,7 @@ async def test_a_file_that_breaks_leaves_its_keys_as_they_were(house: House, key
 @pytest.mark.behaviour("X14")
 async def test_a_key_of_the_store_is_good_at_once_and_revoked_within_the_cache_time(house: House, knock: Knock) -> None:
     assert (await knock(house.realtime, **bearer(STORED))).status == 401
-    async with await Store.open(house.valkey.url) as store:
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
         await store.api_keys.put(ApiKey(id="stored", tenant="acme", sha256=digest_key(STORED)))
         running = await knock(house.realtime, **bearer(STORED))
         assert isinstance(running, ClientConnection)
@@ -220,7 +221,7 @@ async def test_a_store_that_is_away_lets_nobody_in_by_a_key_it_has(make_house: M
 async def test_a_key_of_the_file_that_is_revoked_ends_its_sessions_while_the_store_is_away(house: House, keys: Keys, knock: Knock) -> None:
     """Also beside sessions whose keys only the store could tell of."""
     stored = ApiKey(id="away", tenant="acme", sha256=digest_key("away-key-of-a-test"))
-    async with await Store.open(house.valkey.url) as store:
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
         await store.api_keys.put(stored)
     beside = await knock(house.realtime, **bearer("away-key-of-a-test"))
     ended = await knock(house.realtime, **bearer(OTHER))
@@ -239,7 +240,7 @@ async def test_what_cannot_be_read_of_a_key_costs_no_beat(make_house: MakeHouse,
     keys = Keys(tmp_path / "keys.json", entry(GOOD))
     env = {"PARLEY_KEYS_FILE": str(keys.path), "PARLEY_KEYS_IN_REDIS": "1", "PARLEY_KEYS_CACHE_MS": "0"}
     house = make_house(services=("all",), gateway=env)
-    async with await Store.open(house.valkey.url) as store, Redis.from_url(house.valkey.url) as admin:
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store, Redis.from_url(house.valkey.url) as admin:
         await store.api_keys.put(ApiKey(id="stored", tenant="acme", sha256=digest_key(STORED)))
         running = await knock(house.realtime, **bearer(STORED))
         await admin.hset(f"{API_KEYS}:by_id", "stored", '{"id": "stored", "from": "a newer version"}')
@@ -265,7 +266,8 @@ FAILURES = 3
 
 @pytest.mark.behaviour("X14")
 async def test_keys_that_are_guessed_all_at_once_are_no_more(make_house: MakeHouse, knock: Knock) -> None:
-    house = make_house(services=("all",), gateway={"PARLEY_KEYS_IN_REDIS": "1", "PARLEY_FAILED_AUTH_PER_MINUTE": str(FAILURES)})
+    env = {**PATIENT, "PARLEY_KEYS_IN_REDIS": "1", "PARLEY_FAILED_AUTH_PER_MINUTE": str(FAILURES)}
+    house = make_house(services=("all",), gateway=env)
     told = await asyncio.gather(*(knock(house.realtime, **bearer(f"{WRONG}-{nth}")) for nth in range(30)))
     assert sorted(each.status for each in told) == [401] * FAILURES + [429] * (30 - FAILURES)
 

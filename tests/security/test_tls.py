@@ -116,7 +116,7 @@ async def _described(house: House, certificates: Path, name: str | None) -> bool
     options = [("grpc.ssl_target_name_override", "stage.parley")]
     async with grpc.aio.secure_channel(house.services["vad"].ready["grpc"], credentials, options) as channel:
         with contextlib.suppress(grpc.aio.AioRpcError):
-            card = await stage_pb2_grpc.StageStub(channel).Describe(stage_pb2.DescribeRequest(), timeout=3)
+            card = await stage_pb2_grpc.StageStub(channel).Describe(stage_pb2.DescribeRequest(), timeout=20)
             return bool(card.service == "vad")
     return False
 

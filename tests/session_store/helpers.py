@@ -75,7 +75,7 @@ async def used(store: Store) -> dict[tuple[str, str], int]:
     return {(r.replica_id, s.stage): s.used for r in await store.registry.replicas() for s in r.stages if s.used}
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
     """Asks until the condition holds: deadlines are Redis', so only Redis can say that they passed."""
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 -- Redis has no event for a passed deadline
@@ -105,7 +105,7 @@ async def forget_silence(url: str) -> None:
 async def keys_without_ttl(url: str) -> list[bytes]:
     """Keys that nothing would ever delete."""
     async with Redis.from_url(url) as admin:
-        return [key async for key in admin.scan_iter(count=1000) if await admin.pttl(key) < 0]
+        return [key async for key in admin.scan_iter(count=1000) if await admin.pttl(key) == -1]  # -2: gone since it was listed
 
 
 async def slot_members(url: str) -> dict[bytes, list[bytes]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from unittest.mock import ANY
 
@@ -13,18 +12,13 @@ from redis.asyncio import Redis
 from session_store import ApiKey, AtCapacity, ClientSecret, Committed, Lease, Reaped, Store, StoreSettings
 from session_store.tokens import digest
 from tests.session_store.helpers import beat, commit, create, forget_silence, pass_deadline, resume, until, used
+from tests.support.proxy import free_port
 from tests.support.valkey import ValkeyProcess
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    return _free_port(), _free_port()
+    return free_port(), free_port()
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ async def test_every_script_keeps_to_one_slot(node: ValkeyProcess, ports: tuple[
 
         await until(formed)
     url = f"redis+cluster://127.0.0.1:{ports[0]}" if clustered else node.url
-    async with await Store.open(url, StoreSettings(redis_timeout_ms=5_000, orphan_after_ms=1)) as store:
+    async with await Store.open(url, StoreSettings(redis_timeout_ms=5_000, orphan_after_ms=1, replica_ttl_ms=600_000)) as store:
         await store.registry.beat_gateway("g1", "ws://one")
         await store.registry.beat(beat("r1", "asr", "llm", slots=7, held=("zombie",)))
         leases = []

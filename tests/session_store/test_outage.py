@@ -14,8 +14,6 @@ from tests.session_store.helpers import beat, commit, create, until
 from tests.support.valkey import ValkeyProcess
 
 TIMEOUT_MS = 250
-# What a loaded machine may add to the setting before a test calls it late.
-SLACK_S = 0.75
 
 
 @pytest.fixture
@@ -24,8 +22,8 @@ def server() -> Iterator[ValkeyProcess]:
         yield process
 
 
-async def _opened(server: ValkeyProcess) -> Store:
-    return await Store.open(server.url, StoreSettings(redis_timeout_ms=TIMEOUT_MS))
+async def _opened(server: ValkeyProcess, timeout_ms: int = TIMEOUT_MS) -> Store:
+    return await Store.open(server.url, StoreSettings(redis_timeout_ms=timeout_ms))
 
 
 async def _available(store: Store) -> bool:
@@ -37,14 +35,14 @@ async def _available(store: Store) -> bool:
 
 
 async def test_a_killed_redis_is_unavailable_at_once_and_comes_back(server: ValkeyProcess) -> None:
-    store = await _opened(server)
+    """No call waits for its timeout, which is an hour here."""
+    store = await _opened(server, 3_600_000)
     lease = await create(store, "s1")
     server.kill()
     calls = [store.records.commit(commit(lease, 1, b"x")), store.records.renew("g1", [lease]), store.registry.beat(beat("r1"))]
     calls += [store.admission.reserve("s2", "t1", ("asr",)), store.records.close(lease, "x"), store.records.load("s1")]
-    began = time.monotonic()
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert time.monotonic() - began < TIMEOUT_MS / 1000 + SLACK_S
+    async with asyncio.timeout(60):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 6
     server.start()
     await until(lambda: _available(store))
@@ -56,11 +54,11 @@ async def test_a_killed_redis_is_unavailable_at_once_and_comes_back(server: Valk
 
 async def test_a_frozen_redis_costs_one_timeout_and_no_answer_is_mixed_up_later(server: ValkeyProcess) -> None:
     store = await _opened(server)
-    leases = [await create(store, f"s{n}") for n in range(20)]
+    leases = [await create(store, f"s{n}") for n in range(80)]
     server.pause()
     began = time.monotonic()
     outcomes = await asyncio.gather(*(store.records.commit(commit(lease, 1, b"x")) for lease in leases), return_exceptions=True)
-    assert time.monotonic() - began < TIMEOUT_MS / 1000 + SLACK_S
+    assert time.monotonic() - began < len(leases) * TIMEOUT_MS / 1000 / 2, "they wait at once, not one after another"
     assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
     server.resume()
     await until(lambda: _available(store))

@@ -78,6 +78,7 @@ async def test_a_promoted_replica_goes_on_with_all_that_it_heard(watched: Watche
         with pytest.raises(StoreUnavailable):
             await store.records.commit(commit(lease, 2, b"two"))
         await until(lambda: _available(store))
+        watched.steady()
         old.start()
         assert await store.registry.mute_ms() > 0, "nobody is reaped now"
         assert await store.records.commit(commit(lease, 2, b"two")) == Committed(1, 2)

@@ -17,7 +17,7 @@ from stage_kit import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, 
 
 INPUT, RESPONSE = stage_pb2.LANE_INPUT, stage_pb2.LANE_RESPONSE
 PCM_24K = stage_pb2.AudioFormat(encoding=stage_pb2.AUDIO_ENCODING_PCM_S16LE, sample_rate_hz=24000)
-WAIT_S = 10.0
+WAIT_S = 30.0
 CARRIED = False
 """Set by the fixture `carried`: conversations share one Carry call."""
 

@@ -10,7 +10,7 @@ from parley_stage.v1 import stage_pb2
 
 from stage_kit.carrier import PARCEL_BYTES
 from tests.stage_kit import support
-from tests.stage_kit.support import PCM_24K, WAIT_S, Carry, Conversation, Probe, StageClient, positions, serving
+from tests.stage_kit.support import PCM_24K, WAIT_S, Carry, Conversation, Probe, StageClient, positions, serving, until_set
 
 Code = stage_pb2.StageError
 
@@ -100,13 +100,22 @@ async def test_a_broken_call_leaves_every_session_to_the_next() -> None:
 
 @pytest.mark.behaviour("M5")
 async def test_a_session_with_much_to_say_takes_turns_with_the_others() -> None:
-    async with serving(Probe()) as (client, _):
+    """Both begin to speak in one step, behind another session's."""
+    engine = Probe()
+    async with serving(engine) as (client, _):
         one, two = await both_open(client)
+        before = client.converse("s3")
+        await before.open()
+        engine.gate.clear()
+        await before.text("before")
+        await until_set(engine.busy)
         carry_of(client).reads.clear()
         await one.text("fill 3000")
         await two.text("short")
+        await client.until_waiting([1, 1, 0])
+        engine.gate.set()
         async with asyncio.timeout(WAIT_S):
-            while [held.kept_outputs for held in await client.held()] != [3000, 1]:
+            while [held.kept_outputs for held in await client.held()] != [3000, 1, 1]:
                 pass
         carry_of(client).reads.set()
         assert await two.texts(1) == ["short"]

@@ -11,7 +11,7 @@ from parley_stage.v1 import stage_pb2
 
 from session_store.loop_lag import watch_loop
 from stage_kit import Append, Label, Service, Settings, Slot
-from tests.stage_kit.support import INPUT, PCM_24K, EchoService, Probe, positions, serving, until_set
+from tests.stage_kit.support import INPUT, PCM_24K, WAIT_S, EchoService, Probe, positions, serving, until_set
 
 LATE_S = 0.05
 
@@ -52,6 +52,7 @@ async def test_the_lag_of_a_unit_is_counted_from_the_arrival_of_its_last_sound()
         talk = client.converse()
         await talk.open(input_format=PCM_24K)
         engine.gate.clear()
+        began = time.monotonic()
         sound = stage_pb2.Payload(audio=stage_pb2.Audio(format=PCM_24K, data=bytes(24_000), samples=12_000))
         await talk.append(sound, Label(), edge="client", lane=INPUT, position=12_000, previous=0)
         await until_set(engine.busy)
@@ -60,7 +61,7 @@ async def test_the_lag_of_a_unit_is_counted_from_the_arrival_of_its_last_sound()
         await talk.read("unit_done")
         assert value(service, "unit_lag_seconds_count", stage="probe") == 1
         lag = value(service, "unit_lag_seconds_sum", stage="probe")
-        assert lag is not None and LATE_S <= lag < 5
+        assert lag is not None and LATE_S <= lag <= time.monotonic() - began
 
 
 async def test_kv_memory_is_shown_as_it_is_set_aside_and_as_it_is_used() -> None:
@@ -130,7 +131,7 @@ async def test_what_runs_here_is_told_from_the_start() -> None:
         samples = {sample.name: sample for family in service.metrics.registry.collect() for sample in family.samples}
         assert samples["parley_stage_engine_info"].labels == {"stage": "probe", "engine": "probe", "model": "none"}
         assert samples["parley_stage_build_info"].labels.keys() == {"version", "python", "service"}
-        assert samples["parley_stage_slots"].value == 4 and 0 <= samples["parley_stage_engine_age_seconds"].value < 1
+        assert samples["parley_stage_slots"].value == 4 and samples["parley_stage_engine_age_seconds"].value >= 0
         assert samples["process_resident_memory_bytes"].value > 0
         assert not any(name.endswith("_created") for name in samples)
 
@@ -173,7 +174,7 @@ async def test_the_lag_of_an_event_loop_is_how_late_it_is() -> None:
 
 
 async def _until(test: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while True:
             if test():
                 return

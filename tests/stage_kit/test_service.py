@@ -121,7 +121,8 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         await client.channel.close()
 
 
-async def test_the_registry_knows_what_is_held(valkey_url: str) -> None:
+async def test_the_registry_knows_what_is_held(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLEY_REDIS_TIMEOUT_MS", "5000")  # a test machine that stalls is no store that is away
     async with await Store.open(valkey_url) as store, serving(Probe(), redis_url=valkey_url, heartbeat_s=0.05) as (client, service):
         talk = client.converse("registered")
         await talk.open()

@@ -170,7 +170,7 @@ class House:
     def get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of an HTTP GET."""
         try:
-            with urllib.request.urlopen(self.http + path, timeout=10) as answer:
+            with urllib.request.urlopen(self.http + path, timeout=30) as answer:
                 return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.headers, error.read()
@@ -211,11 +211,11 @@ class House:
             if child.process.poll() is not None or (names and child.name not in names):
                 continue
             async with grpc.aio.insecure_channel(child.ready["grpc"]) as channel:
-                answer = await stage_pb2_grpc.StageStub(channel).Inspect(stage_pb2.InspectRequest(), timeout=5)
+                answer = await stage_pb2_grpc.StageStub(channel).Inspect(stage_pb2.InspectRequest(), timeout=30)
                 found += [(session.stage, session.session_id) for session in answer.sessions]
         return found
 
-    async def wait_free(self, timeout_s: float = 10.0) -> float:
+    async def wait_free(self, timeout_s: float = 30.0) -> float:
         """Until no stage holds anything and no slot is taken; returns how long it took in seconds. Raises AssertionError."""
         started = time.monotonic()
         while True:
@@ -225,7 +225,7 @@ class House:
             assert time.monotonic() - started < timeout_s, f"not freed: held {held}, used {used}"
             await asyncio.sleep(0.02)
 
-    async def wait_free_but(self, session_id: str, timeout_s: float = 10.0) -> bool:
+    async def wait_free_but(self, session_id: str, timeout_s: float = 30.0) -> bool:
         """Until this session alone is held, at every stage. Raises TimeoutError."""
         wanted = {(stage, session_id) for stage in self.stages}
         async with asyncio.timeout(timeout_s):

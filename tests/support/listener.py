@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 Event = dict[str, Any]
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 class Heard(msgspec.Struct, frozen=True):

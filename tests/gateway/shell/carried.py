@@ -22,14 +22,14 @@ class Stream:
         self.read: asyncio.Queue[pb.ToStage | None] = asyncio.Queue()
 
     async def next(self) -> pb.ToStage:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             message = await self.read.get()
         assert message is not None, "the gateway left the stream"
         return message
 
     async def left(self) -> None:
         """Until the gateway has left it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await self.read.get() is not None:
                 pass
 
@@ -96,7 +96,7 @@ class Stage(stage_pb2_grpc.StageServicer):
         return pb.ReleaseResponse(released=True)
 
     async def stream(self) -> Stream:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.streams.get()
 
 

@@ -28,7 +28,7 @@ class Opened:
         link.listen(lambda command, at: self.mailbox.put_nowait(command), self.overtaken.set)
 
     async def told(self) -> cmd.Command:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.mailbox.get()
 
     def hear(self, position: int, data: bytes = b"\x00\x00") -> None:
@@ -149,7 +149,7 @@ async def test_a_stage_that_was_given_up_says_nothing_more(opened: Opened) -> No
     opened.stream.say(chunk=pb.Chunk(position=1))
     opened.stream.end()
     # the call ends with its last stream: all that the stage said has been read by then
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await opened.stream.call.over.wait()
     assert opened.mailbox.empty()
 
