@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from session_store.connection import Call, Connection
 from session_store.errors import StoreError, StoreUnavailable
@@ -55,6 +55,9 @@ class Committer:
             while self._waiting:
                 _resolve(self._waiting.popleft()[2], StoreUnavailable("the committer was stopped"))
             raise
+        finally:
+            # in the step that found nobody waiting: who calls a moment later must see that nobody works
+            self._trips.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _gather(self) -> list[tuple[Call, asyncio.Future[Any]]]:
         batch: list[tuple[Call, asyncio.Future[Any]]] = []

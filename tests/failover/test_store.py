@@ -53,6 +53,16 @@ async def until_known(house: House, line: Line, field: str = "config") -> None:
         await until(known)
 
 
+async def until_level(house: House, line: Line) -> None:
+    """The client has all that the store knows of, the events behind a response's end too."""
+    async with await Store.open(house.valkey.url, StoreSettings(redis_timeout_ms=5000)) as store:
+
+        async def level() -> bool:
+            return line.last == (await store.records.load(line.session_id)).record.last_seq
+
+        await until(level)
+
+
 @pytest.mark.behaviour("X4")
 async def test_an_outage_is_announced_and_ends(pair: House, dial: Dial) -> None:
     ours, stock = await dial(pair.realtimes[0], extended=True), await dial(pair.realtimes[0])
@@ -109,6 +119,7 @@ async def test_a_store_that_forgot_all_is_told_all_again(pair: House, dial: Dial
     """Nothing happens in the session after the wipe, and yet it can be resumed elsewhere; what the journal lost is announced."""
     line = await dial(pair.realtimes[0], extended=True)
     await line.reply("remember this", instructions="words=1")
+    await until_level(pair, line)
     if not attached:
         line.vanish()
         await until_recorded(pair, line, "detached")

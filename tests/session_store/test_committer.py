@@ -49,6 +49,24 @@ async def test_what_waits_rides_together_in_order_and_within_bounds(valkey_url: 
     await connection.close()
 
 
+@pytest.mark.behaviour("X4")
+@pytest.mark.parametrize("trips", [1, 2])
+async def test_who_asks_again_at_once_is_not_left_waiting(valkey_url: str, store: Store, trips: int) -> None:
+    """In the step in which a trip ends nobody may count on it."""
+    settings = StoreSettings(redis_timeout_ms=5_000, commit_round_trips_count=trips, commit_batch_sessions=1)
+    connection = Connection(valkey_url, settings)
+    committer = Committer(connection, settings)
+
+    async def asks_again_and_again(n: int) -> None:
+        for _ in range(100):
+            assert await committer.run(Call("load", session_keys(f"s{n}"), (0,)), 1) == []
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(asks_again_and_again(n) for n in range(trips)))
+    await committer.close()
+    await connection.close()
+
+
 async def test_one_sessions_error_never_touches_anothers(store: Store) -> None:
     leases = [await create(store, f"s{n}") for n in range(30)]
     await store.records.close(leases[1], "done")
