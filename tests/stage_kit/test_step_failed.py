@@ -43,9 +43,9 @@ async def test_who_failed_a_step_ago_is_told_and_nobody_else() -> None:
         chunk = (await bad.read("chunk")).chunk
         assert chunk.last and chunk.finish.reason == FAILED and Label.of(chunk.label).response_id == "lost"
         assert await good.texts(1) == ["one"]
-        await good.text("two")
-        await other.text("three")
-        assert (await good.texts(1), await other.texts(1)) == (["two"], ["three"])
+        for talk, word in ((good, "two"), (other, "three")):
+            await talk.text(word)
+            assert await talk.texts(1) == [word]
         assert engine.batches.count(["good"]) == 2, "nobody was stepped again"
 
 
