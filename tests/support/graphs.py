@@ -46,7 +46,7 @@ class RehearsedGraphs(Graphs):
             inputs = blank()
             self.prepared[key] = _looks(inputs)
             with torch.inference_mode(False):
-                self._recorded[key] = function, tuple(torch.zeros(each.shape, dtype=each.dtype) for each in inputs)
+                self._recorded[key] = function, tuple(torch.zeros_like(each) for each in inputs)
             function(*inputs)
 
 

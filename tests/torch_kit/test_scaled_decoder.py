@@ -61,7 +61,7 @@ def test_few_tokens_equal_the_plain_path(thin_tokens: int, ways: dict[str, Thin]
 
 @pytest.mark.parametrize("config", [GROUPED, SINGLE], ids=["grouped", "single"])
 def test_many_tokens_equal_the_plain_path_with_rounded_sources(config: DecoderConfig) -> None:
-    both = Both(config, 2, scaled=True, rounded=True, widened_tokens=0, padded={4: 7})
+    both = Both(config, 2, scaled=True, rounded=True, thin_tokens=0, widened_tokens=0, padded={4: 7})
     both.feed([(0, prefix(17)), (1, window(3))], embeddings(20, seed=1))
     both.feed([(0, window(2)), (1, window(1))], embeddings(3, seed=2), [True, False], only_sampled=True)
 

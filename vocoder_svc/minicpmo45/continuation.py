@@ -76,13 +76,18 @@ class Continuation:
         self._noise = noise
         self._overlap = OVERLAP_FRAMES * hift.hop
         self._fade = torch.from_numpy(np.hamming(2 * self._overlap).astype(np.float32)).to(device)
-        self._context = SoundContext(
-            mel=torch.zeros(slots, hift.config.mels, self.kept, device=device),
-            source=torch.zeros(slots, self.kept * hift.hop, device=device),
-            tail=torch.zeros(slots, self._overlap, device=device),
-            phase=torch.zeros(slots, hift.config.harmonics + 1, device=device, dtype=torch.float64),
-        )
+        self._context = self.start(slots)
         self._places = [Place()] * slots
+
+    def start(self, rows: int) -> SoundContext:
+        """The context before anything was said."""
+        hift, device = self._hift, self._noise.device
+        return SoundContext(
+            mel=torch.zeros(rows, hift.config.mels, self.kept, device=device),
+            source=torch.zeros(rows, self.kept * hift.hop, device=device),
+            tail=torch.zeros(rows, self._overlap, device=device),
+            phase=torch.zeros(rows, hift.config.harmonics + 1, device=device, dtype=torch.float64),
+        )
 
     def begin(self, slot: int) -> None:
         """A turn begins: nothing was said."""

@@ -207,7 +207,7 @@ class MiniCpmVocoderEngine(Engine):
         for piece in turn.pieces:
             self._vocoder.step([0], [piece])
         named = (each for each in self._named.values() if isinstance(each, Recording))
-        self._vocoder.warm_up(self._settings.batch, [2 * each.codes for each in named])
+        self._vocoder.warm_up(min(self._settings.batch, self._settings.slots), [2 * each.codes for each in named])
         log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._settings.device))
 
     def _job(self, slot: Slot) -> Job | None:

@@ -20,6 +20,9 @@ from vocoder_svc.minicpmo45.kernels.conv_weights import Conv, grouped, repeated,
 from vocoder_svc.minicpmo45.kernels.spectrum import analysis, sounded, spectrum, synthesis
 from vocoder_svc.minicpmo45.layers import Weights, within
 
+ROWS_AT_ONCE = 32
+"""Rows that are decoded together: enough to fill a card, and what lies between the convolutions stays small (18 MB a row)."""
+
 
 class Blocks(msgspec.Struct, frozen=True):
     """Residual blocks that go together; one entry a pair of convolutions."""
@@ -70,6 +73,15 @@ class FusedHift(Hift):
 
     @torch.inference_mode()
     def decode(self, mel: Tensor, source: Tensor, frames: Tensor, decoded: Tensor) -> Tensor:
+        if len(mel) <= ROWS_AT_ONCE:
+            return self._decode(mel, source, frames, decoded)
+        samples = torch.empty_like(source)
+        for first in range(0, len(mel), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            samples[part] = self._decode(mel[part], source[part], frames[part], decoded[part])
+        return samples
+
+    def _decode(self, mel: Tensor, source: Tensor, frames: Tensor, decoded: Tensor) -> Tensor:
         config, hop = self.config, self.config.istft_hop
         frames, decoded = frames.contiguous(), decoded.contiguous()
         size, columns = mel.shape[2], Counts(decoded, self.rate, 1)

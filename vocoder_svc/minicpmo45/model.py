@@ -15,11 +15,12 @@ from torch_kit.graphs import Graphs
 from torch_kit.ragged import BUCKETS, bucket
 from vocoder_svc.minicpmo45.arena import SCRATCH, Arena, frame_bytes
 from vocoder_svc.minicpmo45.caches import FlowCaches, Piece, Prompt
-from vocoder_svc.minicpmo45.continuation import Continuation, Cut, SoundContext
-from vocoder_svc.minicpmo45.flow import NOISE_FRAMES, Flow, FlowContext, context_bytes, noise
+from vocoder_svc.minicpmo45.continuation import Continuation, Cut
+from vocoder_svc.minicpmo45.flow import NOISE_FRAMES, Flow, context_bytes, noise
 from vocoder_svc.minicpmo45.hift import Hift
 from vocoder_svc.minicpmo45.layers import Weights, within
 from vocoder_svc.minicpmo45.retention import RING_FRAMES, Newest, Reference, Retention, Span
+from vocoder_svc.minicpmo45.room import Made, Room
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
 from vocoder_svc.minicpmo45.source import noise_table
 from vocoder_svc.minicpmo45.stream import CHUNK
@@ -30,10 +31,6 @@ WIDTH_STEP = 100
 KEPT_FIELDS, SOUND_FIELDS = 5, 8
 """Of `Newest.rows` and `Continuation.rows`."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-_Made = tuple[Tensor, Tensor, FlowContext, SoundContext]
-"""Samples, which rows are finite, and the contexts to commit."""
 
 
 class Sound(msgspec.Struct, frozen=True):
@@ -70,6 +67,7 @@ class Vocoder:
         generator = _hift({name: tensor.to(device, torch.float32) for name, tensor in hift.items()}, hift_config, settings)
         self._hop = generator.hop
         self._sound = Continuation(generator, noise_table(hift_config, settings.seed).to(device), settings.slots + 1)
+        self._room = Room(lambda rows: (self._flow.start(rows), self._sound.start(rows)))
 
     def hear(self, voice: Recording) -> Heard:
         """Raises BadVoice."""
@@ -114,7 +112,7 @@ class Vocoder:
             Sound(heard[row, cut.first * self._hop : cut.last * self._hop].copy() if row in good else None) for row, cut in enumerate(cuts)
         ]
 
-    def _replayed(self, slots: Sequence[int], pieces: Sequence[Piece], cuts: Sequence[Cut]) -> _Made:
+    def _replayed(self, slots: Sequence[int], pieces: Sequence[Piece], cuts: Sequence[Cut]) -> Made:
         """Of a batch padded to a few sizes; both networks replayed from one graph."""
         retention = self._retention
         assert isinstance(retention, Newest)
@@ -137,14 +135,14 @@ class Vocoder:
         spare, codes = self._settings.slots, CHUNK + self._flow.config.lookahead
         return [*[0] * KEPT_FIELDS, spare, *[0] * (2 + codes), spare, 0, 0, 0, 1, 1, 1, 0]
 
-    def _replaying(self, size: int, longest: int) -> tuple[Hashable, Callable[[Tensor], _Made], Callable[[], tuple[Tensor]]]:
+    def _replaying(self, size: int, longest: int) -> tuple[Hashable, Callable[[Tensor], Made], Callable[[], tuple[Tensor]]]:
         """Key, function and blank inputs of a graph."""
 
-        def run(rows: Tensor) -> _Made:
+        def run(rows: Tensor) -> Made:
             kept, flow, sound = rows.split_with_sizes([KEPT_FIELDS, rows.shape[1] - KEPT_FIELDS - SOUND_FIELDS, SOUND_FIELDS], 1)
             mel, flow_after = self._caches.forward(flow, Newest.attention(kept, longest, CHUNK))
             samples, sound_after = self._sound.forward(sound, mel)
-            return samples, _finite(samples, mel, kept[:, -1]), flow_after, sound_after
+            return self._room.put((samples, _finite(samples, mel, kept[:, -1]), flow_after, sound_after))
 
         def blank() -> tuple[Tensor]:
             return (torch.tensor([self._padding] * size).to(self._device),)

@@ -45,8 +45,8 @@ class MiniCpmVocoderSettings(BaseSettings):
 
     slots: SlotCount = Field(0, ge=0, le=1024)
     """Most sessions at once. 0 or `auto`: as many as the plan of the card says (on the CPU, and with a trim of the references, 4)."""
-    batch: int = Field(128, ge=1, le=1024)
-    """Most sessions in one step."""
+    batch: int = Field(64, ge=1, le=1024)
+    """Most sessions in one step. A step takes about as long as it has rows: in two halves the first half is heard earlier."""
     flow_steps: int = Field(5, ge=3, le=10)
     """Euler steps a chunk takes; caches grow with it."""
     filler: Literal["silence", "prompt"] = "silence"

@@ -73,7 +73,7 @@ def test_fused_kernels_draw_the_same_codes_and_all_of_it_replays(tiny_checkpoint
     from tests.support.interpreter import mend_interpreter
 
     mend_interpreter()
-    common: dict[str, Any] = {"slots": 2, "positions": 256, "burst": 2}
+    common: dict[str, Any] = {"slots": 2, "positions": 256, "burst": 2, "ahead": False}
     if torch.cuda.is_available():
         common |= {"device": "cuda", "dtype": "float32"}
     plain = _begun(engine(tiny_checkpoint, **common))
