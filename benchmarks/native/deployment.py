@@ -108,7 +108,6 @@ async def deployed(
             "PARLEY_BENCH_CONTEXT": str(bench.context),
             "PARLEY_BENCH_HELD": str(bench.held),
             "PARLEY_VOCODER_VOICES_BYTES": str(bench.vocoder().voices_bytes),
-            "X,
             **{f"PARLEY_{stage.upper()}_SLOTS": str(bench.slots) for stage in STAGES},
             **(daemon.env if daemon is not None else {}),
             **env,
