@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -110,6 +111,16 @@ class Engine(ABC):
     """A model or detector in this process. Every method runs on the engine's one thread, except `validate` (pure, any thread)."""
 
     card: Card
+    _waits: Callable[[], None] | None = None
+
+    def on_wait(self, call: Callable[[], None]) -> None:
+        """What `waiting` does (the kit's own call)."""
+        self._waits = call
+
+    def waiting(self) -> None:
+        """For a `step` to call where it would only wait for its device: sound that came meanwhile is received, and nothing else happens."""
+        if self._waits is not None:
+            self._waits()
 
     def load(self) -> None:
         """Reads the model and warms it up; the service is ready when it returns."""

@@ -52,6 +52,14 @@ class Intake:
                 self._slot.audio_out.change(staged.output_format)
         return changed
 
+    def is_plain(self, item: Waiting) -> bool:
+        """Sound of the client, before which nothing else is to be made known."""
+        append = item.append
+        if append.lane != stage_pb2.LANE_INPUT or append.payload.WhichOneof("value") != "audio":
+            return False
+        staged = bool(self.staged) and self.staged[0].generation <= append.config_generation
+        return append.input_generation <= self._input_generation and not staged
+
     def take(self, item: Waiting) -> Iterator[Append]:
         """What the engine receives for one append: itself, and before a commit whatever audio the filter still holds back of its span."""
         message = item.append

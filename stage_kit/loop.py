@@ -69,6 +69,7 @@ class EngineLoop:
         """Gets the exception that ended the thread, which is a fault of the kit, never of a session."""
         self._thread = threading.Thread(target=self._run, name=f"engine-{engine.card.stage}", daemon=True)
         self._log = logger(stage=engine.card.stage)
+        engine.on_wait(self._receive_sound)
 
     async def start(self) -> None:
         """Starts the thread and waits for Engine.load. Raises what that raised."""
@@ -202,15 +203,29 @@ class EngineLoop:
                 if item is None:
                     break
                 self._obey()
-                if session in self._sessions and not item.stale(session.slot.epoch, session.input_generation):
-                    self._metrics.append_wait.observe(time.monotonic() - item.arrived)
-                    self._take(session, item)
+                self._take_in(session, item)
             pending = session.pending
             if pending.turned_back and pending.bytes <= self._settings.pending_append_bytes // 2:
                 pending.turned_back = False
                 self._outbox.post(session.has_space, None)
             more = more or bool(len(pending) and session.slot.has_room())
         return more
+
+    def _receive_sound(self) -> None:
+        """In the middle of a step: what overtakes appends waits for its end, and so does whatever stands behind anything but sound."""
+        for session in [each for each in self._sessions if each.pending]:
+            for _ in range(self._settings.receive_burst_count):
+                if session not in self._sessions or not session.slot.has_room():
+                    break
+                item = session.pending.pop_if(session.intake.is_plain)
+                if item is None:
+                    break
+                self._take_in(session, item)
+
+    def _take_in(self, session: Session, item: Waiting) -> None:
+        if session in self._sessions and not item.stale(session.slot.epoch, session.input_generation):
+            self._metrics.append_wait.observe(time.monotonic() - item.arrived)
+            self._take(session, item)
 
     def _take(self, session: Session, item: Waiting) -> None:
         slot, label = session.slot, item.label

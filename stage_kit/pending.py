@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 from parley_stage.v1 import stage_pb2
@@ -59,6 +60,15 @@ class Pending:
         """The oldest, or None."""
         with self._lock:
             if not self._queue:
+                return None
+            item = self._queue.popleft()
+            self.bytes -= item.size
+            return item
+
+    def pop_if(self, wanted: Callable[[Waiting], bool]) -> Waiting | None:
+        """The oldest, if it is wanted, or None."""
+        with self._lock:
+            if not self._queue or not wanted(self._queue[0]):
                 return None
             item = self._queue.popleft()
             self.bytes -= item.size

@@ -87,6 +87,8 @@ class MiniCpmThinkerEngine(Engine):
             capabilities=("frames", "continuation", "early_close", "recap", "unit_log"),
         )
         self._rows = list(range(settings.slots - 1, -1, -1))
+        self._complete: dict[Session, None] = {}
+        """Sessions with a unit that came since the step before."""
         self._prefixes = Prefixes()
         self._threads = ThreadPoolExecutor(settings.picture_threads, thread_name_prefix="pictures")
         self._pool: PagePool
@@ -156,6 +158,7 @@ class MiniCpmThinkerEngine(Engine):
         """Frees pages and row."""
         session = _session(slot)
         session.table.release()
+        self._complete.pop(session, None)
         self._prefixes.tidy()
         self._perception.close(session.row)
         self._rows.append(session.row)
@@ -228,13 +231,20 @@ class MiniCpmThinkerEngine(Engine):
         for slot in slots:
             self.cancelled(slot)
         sound = [slot for slot in slots if _session(slot).failure is None]
-        self._stepper.step(sound)
+        # these take part themselves, or wait for something else
+        self._complete.clear()
+        self._stepper.step(sound, self._completed)
         for slot in slots:
             failure = _session(slot).failure
             if isinstance(failure, Overflow):
                 raise SessionOver(slot, str(failure), code=_ERROR.CODE_LIMIT_EXCEEDED, param="window_tokens") from failure
             if failure is not None:
                 raise SessionOver(slot, str(failure)) from failure
+
+    def _completed(self) -> list[Session]:
+        """Sessions that got a unit while the device worked."""
+        self.waiting()
+        return list(self._complete)
 
     def _warm_up(self) -> None:
         """A unit of silence and a token."""
@@ -260,6 +270,8 @@ class MiniCpmThinkerEngine(Engine):
             refuse(slot, append, "audio", "holds NaN or infinity; heard as silence")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
         session.gather.push(samples, append.start_ms, append.end_ms, append.arrived or self._clock())
+        if session.gather.waiting:
+            self._complete[session] = None
         if session.gather.held_ms(session.config.listen_until_ms) > self._settings.input_s * 1000:
             session.gather.clear()
             why = f"more than {self._settings.input_s:g} s of sound wait"

@@ -17,7 +17,7 @@ from thinker_svc.minicpmo45.sampler import Manner
 from torch_kit.fused_decoder import FusedDecoder
 from torch_kit.graphs import Graphs
 from torch_kit.ragged import BUCKETS, RaggedBatch, bucket, pack
-from torch_kit.staging import Staging
+from torch_kit.staging import Landing, Staging
 from torch_kit.tiles import Tiling
 
 Decide = Callable[[Tensor, Tensor, Manner], Tensor]
@@ -65,16 +65,30 @@ class FusedStep:
         """By which captured shape one is served."""
         self._given = torch.zeros(BUCKETS[-1], embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
 
-    def __call__(self, rows: Sequence[Row], manner: Callable[[Iterable[int]], Manner], graphs: Graphs) -> list[Decisions]:
-        """Each row's decisions. `manner`: of the slots that decide."""
+    def __call__(
+        self,
+        rows: Sequence[Row],
+        manner: Callable[[Iterable[int]], Manner],
+        graphs: Graphs,
+        waiting: Callable[[], None],
+    ) -> list[Decisions]:
+        """Each row's decisions. `manner`: of the slots that decide. `waiting` is called while the device works."""
         self._staging.begin()
         try:
-            return self._stepped(rows, manner, graphs)
+            deciding, packed, drafts, landing = self._launched(rows, manner, graphs)
+            waiting()
+            if not deciding.rows:
+                return [()] * len(rows)
+            landing.wait()
+            return deciding.answers(len(rows), packed.numpy(), drafts)
         except Exception:
             self._staging.undo()
             raise
 
-    def _stepped(self, rows: Sequence[Row], manner: Callable[[Iterable[int]], Manner], graphs: Graphs) -> list[Decisions]:
+    def _launched(
+        self, rows: Sequence[Row], manner: Callable[[Iterable[int]], Manner], graphs: Graphs
+    ) -> tuple[Deciding, Tensor, int, Landing]:
+        """The rows that decide, where their decisions land, from which line on those behind drafts do, and when."""
         deciding = Deciding.of(rows)
         upload, shape = self._upload(rows, deciding, manner, replayed=graphs.on)
         run = self._function(shape, self._gather(rows, shape.tokens))
@@ -86,11 +100,7 @@ class FusedStep:
         else:
             answer = run(upload.to(self._embedding.device, non_blocking=True))
         packed.copy_(answer, non_blocking=True)
-        landing = self._staging.end()
-        if not deciding.rows:
-            return [()] * len(rows)
-        landing.wait()
-        return deciding.answers(len(rows), packed.numpy(), shape.deciding)
+        return deciding, packed, shape.deciding, self._staging.end()
 
     def prepare(self, graphs: Graphs, shape: Shape) -> None:
         """Captures the graph of a shape."""

@@ -100,24 +100,27 @@ class ThinkerModel:
         self.sampler.observe(slot, drawn)
 
     @torch.no_grad()
-    def step(self, rows: Sequence[Row]) -> list[Decisions]:
-        """Forwards all rows; each one's decisions: none of rows that decide nothing, two of rows whose draft was right.
+    def step(self, rows: Sequence[Row], waiting: Callable[[], None] = lambda: None) -> list[Decisions]:
+        """Forwards all rows; each one's decisions: none of rows that decide nothing, two of rows whose draft was right. `waiting` is called
+        while the device works.
 
         The hidden state of every row's last token is kept for `said`, under the number of the token that was fed; a wrong draft's is not.
         """
         if self._fused is not None:
-            return self._fused(rows, self.sampler.manner, self.graphs)
+            return self._fused(rows, self.sampler.manner, self.graphs, waiting)
         if self.graphs.on and all(row.goes_on for row in rows):
-            return self._go_on(rows)
+            return self._go_on(rows, waiting)
         batch = RaggedBatch.of([row.appended for row in rows], [False] * len(rows))
         deciding = Deciding.of(rows)
         # uploads wait for what runs on the device: they come before the forward
         numbers = self._upload(deciding.numbers)
         hidden = self._decoder.forward(self._embed(rows), batch)
         if not deciding.rows:
+            waiting()
             return [()] * len(rows)
         manner = self._manner(row for row in rows if row.unit >= 0)
         packed = self._decided(numbers, hidden[deciding_tokens(numbers, deciding.drafts)], manner)
+        waiting()
         return deciding.answers(len(rows), packed.cpu().numpy(), len(deciding.rows))
 
     def _decided(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
@@ -132,7 +135,7 @@ class ThinkerModel:
         out = self.graphs(key, run, (torch.cat((numbers, spare[rows:])), states), blank)
         return torch.cat((out[:rows], out[size : size + drafts]))
 
-    def _go_on(self, rows: Sequence[Row]) -> list[Decisions]:
+    def _go_on(self, rows: Sequence[Row], waiting: Callable[[], None]) -> list[Decisions]:
         """The step of rows that all feed one decided token: the same kernels for all batches of a padded size, replayed from a graph."""
         batch = RaggedBatch.steps([row.appended for row in rows])
         deciding = Deciding.of(rows)
@@ -140,7 +143,9 @@ class ThinkerModel:
         given = np.column_stack((ids, deciding.numbers)).tolist()
         numbers = self._upload(given + [(0, *self._decider.padding)] * (batch.size - len(rows)))
         key, run, blank = self._going_on(batch, self._manner(rows))
-        return deciding.answers(len(rows), self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)].cpu().numpy(), len(rows))
+        packed = self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)]
+        waiting()
+        return deciding.answers(len(rows), packed.cpu().numpy(), len(rows))
 
     def warm_up(self, rows: int, pages: int, *, draft: bool = False) -> None:
         """Captures the steps of up to `rows` sessions that hold up to `pages` pages, drawn as by default; others are when first met.

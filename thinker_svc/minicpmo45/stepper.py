@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from stage_kit import Slot
+from stage_kit.logs import describe, logger
 from thinker_svc.minicpmo45.camera import Frame
 from thinker_svc.minicpmo45.model import ThinkerModel
 from thinker_svc.minicpmo45.perception import Perception
@@ -34,6 +35,7 @@ from torch_kit.ragged import BUCKETS
 MOST_TOKENS = BUCKETS[-1]
 """Of a step, unless one session alone feeds more: pictures and prefixes beyond wait for the next, so that no crowd of them asks for more
 memory than a step may take, or keeps those who speak waiting."""
+log = logger()
 FRAME_ROWS = 16
 """More than stands round a prompt, a voice or a recap."""
 
@@ -75,12 +77,14 @@ class Stepper:
         self._draft = draft
         self._tokens = model.vocabulary.tokens
 
-    def step(self, slots: list[Slot]) -> None:
-        """Feeds what comes next in every session; one that cannot go on gets its `failure` set, and the others go on.
+    def step(self, slots: list[Slot], waiting: Callable[[], Iterable[Session]] = tuple) -> None:
+        """Feeds what comes next in every session; one that cannot go on gets its `failure` set, and the others go on. `waiting` is called
+        while the device works: sessions that have a unit now, whose sound is heard ahead of their own step.
 
         An exception leaves the contexts of all sessions as they were.
         """
         jobs = self._jobs(slots)
+        busy = {job.session for job in jobs}
         beginning = [job for job in jobs if job.kind is not Kind.TOKEN]
         if beginning:
             self._perceive(beginning)
@@ -91,7 +95,9 @@ class Stepper:
                     rows.append(job)
             if not rows:
                 return
-            decisions = self._model.step([job.row for job in rows if job.row is not None])
+            decisions = self._model.step(
+                [job.row for job in rows if job.row is not None], lambda: self._hear_ahead(each for each in waiting() if each not in busy)
+            )
         except Exception:
             for job in rows:
                 _undo(job)
@@ -180,13 +186,28 @@ class Stepper:
             seen = self._perception.see([frame.decoded.result() for frame in fresh])
             for frame, embeddings in zip(fresh, seen, strict=True):
                 frame.embeddings = embeddings
-        units = [(job.session, job.session.unit) for job in jobs if job.kind is Kind.UNIT]
+        self._hear([job.session for job in jobs if job.kind is Kind.UNIT])
+
+    def _hear(self, sessions: Sequence[Session]) -> None:
+        """The sound of their open units, unless it was heard."""
+        units = [(session, session.unit) for session in sessions]
         unheard = [(session, unit) for session, unit in units if unit is not None and unit.audio is None]
         sounds = [(session.row, unit.heard) for session, unit in unheard if unit.heard is not None]
         if sounds:
             samples, first = [heard.samples for _, heard in sounds], [heard.first for _, heard in sounds]
             for (_, unit), audio in zip(unheard, self._perception.hear([row for row, _ in sounds], samples, first), strict=True):
                 unit.audio = audio
+
+    def _hear_ahead(self, sessions: Iterable[Session]) -> None:
+        """Their next units are begun and heard, while the device has nothing else to do: when its answer is read and the next step made."""
+        ahead = [session for session in sessions if session.failure is None and session.next() is Kind.UNIT]
+        for session in ahead:
+            session.begin_sound(session.open_unit())
+        try:
+            self._hear(ahead)
+        except Exception as error:
+            # their own step hears them, and fails where this did: the others have no part in it
+            log.warning("not heard ahead", sessions=len(ahead), error=describe(error))
 
     def _place(self, job: Job) -> bool:
         """Gives the job's tokens places on pages. False: it feeds nothing in this step."""

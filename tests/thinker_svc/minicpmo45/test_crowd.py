@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ EVENT = st.one_of(
 )
 TURN = st.tuples(
     st.lists(st.tuples(st.integers(0, PLACES - 1), EVENT), max_size=4),
-    # places that are in a step, as bits; 8: its forward fails first
-    st.lists(st.integers(1, 15), max_size=5),
+    # places that are in a step, as bits; 8: its forward fails first; then sound that comes to a place while the device works
+    st.lists(st.tuples(st.integers(1, 15), st.none() | st.tuples(st.integers(0, PLACES - 1), st.sampled_from([500, 1030]))), max_size=5),
 )
 
 
@@ -77,6 +78,11 @@ class Life:
         return self.session.prefix is not Kind.UNIT and not self.session.begun
 
     @property
+    def heard(self) -> bool:
+        """The sound of its next unit."""
+        return self.session.unit is not None and self.session.unit.audio is not None
+
+    @property
     def ready(self) -> bool:
         return not self.why and self.client.engine.ready(self.client.slot) is not None
 
@@ -90,6 +96,8 @@ class Life:
                 frame.decoded.exception()
         elif what == "update":
             client.update(**{**CONFIGS[self.number % len(CONFIGS)], **event[1]})
+        elif what == "ahead":
+            client.engine._stepper._hear_ahead([session])
         elif what == "cancel" and event[1:]:
             client.slot.epoch += 1
         elif what == "cancel":
@@ -131,7 +139,7 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
     engine = lives[0].client.engine
     if fails:
         whole = engine._model.step
-        engine._model.step = _failing  # type: ignore[method-assign]
+        engine._model.step = _failing  # type: ignore[assignment, method-assign]
         try:
             engine.step([life.client.slot for life in lives])
         except SessionOver as over:
@@ -148,12 +156,30 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
             _over(some, over)
 
 
-def _failing(_: object) -> Any:
+def _failing(*_: object) -> Any:
     raise RuntimeError("out of memory")
 
 
 def _over(lives: list[Life], over: SessionOver) -> None:
     next(life for life in lives if life.client.slot is over.slot).why = over.why
+
+
+@contextmanager
+def _meanwhile(engine: MiniCpmThinkerEngine, life: Life | None, ms: int, stepped: list[Life]) -> Iterator[None]:
+    """Sound comes to a session while the device works."""
+    came: list[bool] = []
+
+    def sound() -> None:
+        if not came and life is not None:
+            came.append(True)
+            life.happens(("sound", ms))
+
+    heard = life is not None and life.heard
+    engine.on_wait(sound)
+    yield
+    engine.on_wait(lambda: None)
+    if life is not None and life not in stepped and life.heard and not heard:
+        life.events.append(("ahead",))
 
 
 def _crowd(engine: MiniCpmThinkerEngine, schedule: list[Any]) -> list[Life]:
@@ -170,14 +196,19 @@ def _crowd(engine: MiniCpmThinkerEngine, schedule: list[Any]) -> list[Life]:
                 places[place] = None
             else:
                 life.happens(event)
-        for bits in steps:
+        for bits, sudden in steps:
             chosen = [life for place, life in enumerate(places) if life is not None and bits >> place & 1 and life.ready]
             if not chosen:
                 continue
             prepared = [life for life in chosen if life.prepares]
             for life in chosen:
                 life.events += [] if life in prepared else [("step",)]
-            _step(chosen, fails=bool(bits & 8) and len(chosen) > 1)
+            fails = bool(bits & 8) and len(chosen) > 1
+            place, ms = sudden or (0, 0)
+            hears = places[place] if sudden is not None else None
+            # a prefix takes as many steps as others leave it, and a batch that failed more than one
+            with _meanwhile(engine, None if hears in prepared or (fails and hears in chosen) else hears, ms, chosen):
+                _step(chosen, fails=fails)
             for place, life in enumerate(places):
                 if life in prepared and not life.prepares and not life.why:
                     life.events.append(("prepared",))
@@ -192,7 +223,11 @@ def _crowd(engine: MiniCpmThinkerEngine, schedule: list[Any]) -> list[Life]:
 
 def _alone(engine: MiniCpmThinkerEngine, crowded: Life) -> Life:
     life = Life(engine, crowded.number)
+    # what is begun a little earlier makes a difference to these alone
+    early = any(event[0] in ("clear", "update") for event in crowded.events)
     for event in crowded.events:
+        if event[0] == "ahead" and not early:
+            continue
         if event[0] == "step":
             assert life.ready
             _step([life])

@@ -144,9 +144,9 @@ def _watch(house: House, seen: Callable[[list[Row]], None]) -> None:
     """Every batch of the house is shown."""
     whole = house.model.step
 
-    def step(rows: Any) -> Any:
+    def step(rows: Any, *rest: Any) -> Any:
         seen(rows)
-        return whole(rows)
+        return whole(rows, *rest)
 
     house.model.step = step  # type: ignore[method-assign]
 

@@ -58,7 +58,9 @@ def test_a_crowd_of_pictures_and_prompts_is_spread_over_steps(tiny_checkpoint: P
         monkeypatch.setattr(stepper, "MOST_TOKENS", most)
         house, batches = _house(tiny_checkpoint), list[list[Row]]()
         whole = house.model.step
-        monkeypatch.setattr(house.model, "step", lambda rows, whole=whole, batches=batches: (batches.append(list(rows)), whole(rows))[1])
+        monkeypatch.setattr(
+            house.model, "step", lambda rows, *rest, whole=whole, batches=batches: (batches.append(list(rows)), whole(rows, *rest))[1]
+        )
         talks = [house.open(_quiet(instructions=f"{row} " * 60), row=row) for row in range(3)]
         for tick in range(2):
             for row, talk in enumerate(talks):

@@ -197,12 +197,12 @@ def test_a_failed_forward_changes_nothing(tiny_checkpoint: Path, monkeypatch: py
         talks = [house.open(config, row=row) for row, config in enumerate(CONFIGS)]
         whole, count = house.model.step, 0
 
-        def step(rows: Any) -> Any:
+        def step(rows: Any, *rest: Any) -> Any:
             nonlocal count
             count += 1
             if fails and count % 3 == 0:
                 raise RuntimeError("out of memory")
-            return whole(rows)
+            return whole(rows, *rest)
 
         monkeypatch.setattr(house.model, "step", step)
         for talk in talks:

@@ -76,8 +76,8 @@ class RecordingModel(ThinkerModel):
         self.seen: list[Tensor] = []
         self.fed: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[Row]) -> list[Decisions]:
-        decisions = super().step(rows)
+    def step(self, rows: Sequence[Row], waiting: Callable[[], None] = lambda: None) -> list[Decisions]:
+        decisions = super().step(rows, waiting)
         for row in rows:
             self.fed.setdefault(row.slot, []).extend(row.ids.tolist())
         return decisions
