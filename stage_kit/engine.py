@@ -111,16 +111,17 @@ class Engine(ABC):
     """A model or detector in this process. Every method runs on the engine's one thread, except `validate` (pure, any thread)."""
 
     card: Card
-    _waits: Callable[[], None] | None = None
+    _waits: Callable[[Callable[[], bool]], None] | None = None
 
-    def on_wait(self, call: Callable[[], None]) -> None:
-        """What `waiting` does (the kit's own call)."""
+    def on_wait(self, call: Callable[[Callable[[], bool]], None]) -> None:
+        """What `wait` does (the kit's own call)."""
         self._waits = call
 
-    def waiting(self) -> None:
-        """For a `step` to call where it would only wait for its device: sound that came meanwhile is received, and nothing else happens."""
+    def wait(self, done: Callable[[], bool]) -> None:
+        """For a `step` to call where it would only wait for its device: until it is `done`, sound that comes is received, and nothing else
+        happens."""
         if self._waits is not None:
-            self._waits()
+            self._waits(done)
 
     def load(self) -> None:
         """Reads the model and warms it up; the service is ready when it returns."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from stage_kit.session import Session
 
 IDLE_RETRY_S = 0.005
+POLL_S = 0.0002
+"""How often a step that waits asks whether its device is done."""
 
 
 class Control(Enum):
@@ -69,7 +72,7 @@ class EngineLoop:
         """Gets the exception that ended the thread, which is a fault of the kit, never of a session."""
         self._thread = threading.Thread(target=self._run, name=f"engine-{engine.card.stage}", daemon=True)
         self._log = logger(stage=engine.card.stage)
-        engine.on_wait(self._receive_sound)
+        engine.on_wait(self._wait)
 
     async def start(self) -> None:
         """Starts the thread and waits for Engine.load. Raises what that raised."""
@@ -203,13 +206,23 @@ class EngineLoop:
                 if item is None:
                     break
                 self._obey()
-                self._take_in(session, item)
+                if self._is_wanted(session, item):
+                    self._take(session, item)
             pending = session.pending
             if pending.turned_back and pending.bytes <= self._settings.pending_append_bytes // 2:
                 pending.turned_back = False
                 self._outbox.post(session.has_space, None)
             more = more or bool(len(pending) and session.slot.has_room())
         return more
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """See Engine.wait. What wakes the thread here is looked at again by the next turn, which follows every step."""
+        while True:
+            self._wake.clear()
+            self._receive_sound()
+            if done():
+                return
+            self._wake.wait(POLL_S)
 
     def _receive_sound(self) -> None:
         """In the middle of a step: what overtakes appends waits for its end, and so does whatever stands behind anything but sound."""
@@ -220,26 +233,31 @@ class EngineLoop:
                 item = session.pending.pop_if(session.intake.is_plain)
                 if item is None:
                     break
-                self._take_in(session, item)
+                if self._is_wanted(session, item):
+                    self._take(session, item, within_step=True)
 
-    def _take_in(self, session: Session, item: Waiting) -> None:
-        if session in self._sessions and not item.stale(session.slot.epoch, session.input_generation):
-            self._metrics.append_wait.observe(time.monotonic() - item.arrived)
-            self._take(session, item)
+    def _is_wanted(self, session: Session, item: Waiting) -> bool:
+        return session in self._sessions and not item.stale(session.slot.epoch, session.input_generation)
 
-    def _take(self, session: Session, item: Waiting) -> None:
+    def _take(self, session: Session, item: Waiting, *, within_step: bool = False) -> None:
         slot, label = session.slot, item.label
+        self._metrics.append_wait.observe(time.monotonic() - item.arrived)
         slot.working = label
         slot.asked(label, item.arrived)
         try:
-            if session.intake.enters(item.append.input_generation):
-                self._engine.cleared(slot)
-            if session.intake.configure(item.append.config_generation):
-                self._engine.configured(slot)
+            # an update that came since the item was found to be plain waits for the next append: a step is no place for it
+            if not within_step:
+                self._make_known(session, item)
             for append in session.intake.take(item):
                 self._engine.receive(slot, append)
         except Exception as error:
             self._fault(session, label, error)
+
+    def _make_known(self, session: Session, item: Waiting) -> None:
+        if session.intake.enters(item.append.input_generation):
+            self._engine.cleared(session.slot)
+        if session.intake.configure(item.append.config_generation):
+            self._engine.configured(session.slot)
 
     def _step(self) -> bool:
         ready: list[tuple[bool, float, int, Session]] = []
@@ -270,17 +288,21 @@ class EngineLoop:
     def _run_batch(self, batch: list[Session]) -> None:
         try:
             self._engine.step([session.slot for session in batch])
+        except EngineLost:
+            # of sound that was received within the step
+            raise
         except Exception as error:
             self._survive(error)
+            # an engine that looks ahead may tell of one that is not in this batch; who ended within the step is not here any more
             if isinstance(error, StepFailed) or len(batch) == 1:
-                # an engine that looks ahead may tell of one that is not in this batch, or not here any more
-                at_fault = [each for each in self._sessions if each.slot is error.slot] if isinstance(error, StepFailed) else batch
-                for session in at_fault:
+                slot = error.slot if isinstance(error, StepFailed) else batch[0].slot
+                for session in [each for each in self._sessions if each.slot is slot]:
                     self._fault(session, session.slot.working, error)
                 return
             self._log.warning("a batch failed; its slots are stepped alone", slots=len(batch), error=describe(error))
             for session in batch:
-                self._run_batch([session])
+                if session in self._sessions:
+                    self._run_batch([session])
             return
         for session in batch:
             session.faults = 0

@@ -58,6 +58,10 @@ class Landing:
     def __init__(self, event: torch.cuda.Event | None) -> None:
         self._event = event
 
+    def over(self) -> bool:
+        """It has."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> None:
         """Until then."""
         if self._event is not None:

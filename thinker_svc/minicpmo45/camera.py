@@ -13,7 +13,6 @@ from torch import Tensor
 from minicpmo45.config import UNIT_MS, VisionConfig
 from stage_kit import Append, Label, Slot
 from thinker_svc.minicpmo45.frames import BadFrame, Picture, read_picture
-from thinker_svc.minicpmo45.gather import Gatherer
 from thinker_svc.minicpmo45.line import Line
 
 AHEAD_UNITS = 10
@@ -62,20 +61,20 @@ class Camera:
     _line: Line = field(default_factory=Line)
 
     def receive(
-        self, slot: Slot, append: Append, gather: Gatherer, seen: int, executor: Executor, config: VisionConfig, max_slices: int
+        self, slot: Slot, append: Append, shown: tuple[int, int, int], executor: Executor, config: VisionConfig, max_slices: int
     ) -> None:
-        """Takes a frame in, or refuses it by type and changes nothing. `seen`: frames that the open unit has already."""
+        """Takes a frame in, or refuses it by type and changes nothing. `shown`: see `Session`."""
         assert append.payload is not None
         image = append.payload.image
-        start, end = gather.next_span
-        if gather.begun and image.t_ms < start:
+        start, end, fed = shown
+        if image.t_ms < start:
             refuse(slot, append, "t_ms", "late: its unit was heard already")
             return
         unit = _unit(image.t_ms, end)
         if unit >= AHEAD_UNITS:
             refuse(slot, append, "t_ms", f"more than {AHEAD_UNITS} units ahead of the sound")
             return
-        count = sum(_unit(frame.t_ms, end) == unit for frame in self.frames) + (seen if unit == 0 else 0)
+        count = sum(_unit(frame.t_ms, end) == unit for frame in self.frames) + (fed if unit == 0 else 0)
         if count >= self.most:
             refuse(slot, append, "frames", f"more than {self.most} frames of one unit")
             return

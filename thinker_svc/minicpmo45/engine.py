@@ -190,8 +190,7 @@ class MiniCpmThinkerEngine(Engine):
             return
         kind = append.payload.WhichOneof("value") if append.payload is not None else None
         if kind == "image":
-            seen = session.unit.pictures if session.unit is not None and not session.unit.decoding else 0
-            session.camera.receive(slot, append, session.gather, seen, self._threads, self._config.vision, session.config.max_slices)
+            session.camera.receive(slot, append, session.shown, self._threads, self._config.vision, session.config.max_slices)
         elif kind == "control" and append.payload is not None:
             self._obey(slot, session, append, append.payload.control)
 
@@ -241,9 +240,9 @@ class MiniCpmThinkerEngine(Engine):
             if failure is not None:
                 raise SessionOver(slot, str(failure)) from failure
 
-    def _completed(self) -> list[Session]:
+    def _completed(self, done: Callable[[], bool]) -> list[Session]:
         """Sessions that got a unit while the device worked."""
-        self.waiting()
+        self.wait(done)
         return list(self._complete)
 
     def _warm_up(self) -> None:
@@ -278,10 +277,12 @@ class MiniCpmThinkerEngine(Engine):
             raise SessionOver(slot, why, code=_ERROR.CODE_LIMIT_EXCEEDED, param="input_s")
 
     def _obey(self, slot: Slot, session: Session, append: Append, control: stage_pb2.Control) -> None:
-        """Closes the open unit with silence, if real sound did not complete the unit that ends by `start_ms` first: to go on with the turn
-        that is in progress, or early, where none is. Passes over silence behind a unit that was closed early."""
+        """Closes the open unit with silence, if real sound did not complete the unit that ends by `start_ms` first, and all before it are
+        decided: to go on with the turn that is in progress, or early, where none is. Passes over silence behind a unit that was closed
+        early."""
         gather, turn = session.gather, session.turn_label
-        open_still = not gather.waiting and not gather.replays and control.start_ms >= gather.start_ms + UNIT_MS
+        decided = session.undecided is None and not gather.waiting and not gather.replays
+        open_still = decided and control.start_ms >= gather.start_ms + UNIT_MS
         if control.kind == stage_pb2.Control.KIND_CONTINUE:
             if open_still and turn is not None and (append.label.epoch, append.label.turn) == (slot.epoch, turn.turn):
                 gather.silence(append.arrived or self._clock())

@@ -70,15 +70,16 @@ class FusedStep:
         rows: Sequence[Row],
         manner: Callable[[Iterable[int]], Manner],
         graphs: Graphs,
-        waiting: Callable[[], None],
+        waiting: Callable[[Callable[[], bool]], None],
     ) -> list[Decisions]:
-        """Each row's decisions. `manner`: of the slots that decide. `waiting` is called while the device works."""
+        """Each row's decisions. `manner`: of the slots that decide. `waiting` is called while the device works, and told how to ask whether
+        it is done."""
         self._staging.begin()
         try:
             deciding, packed, drafts, landing = self._launched(rows, manner, graphs)
-            waiting()
             if not deciding.rows:
                 return [()] * len(rows)
+            waiting(landing.over)
             landing.wait()
             return deciding.answers(len(rows), packed.numpy(), drafts)
         except Exception:

@@ -18,6 +18,7 @@ from thinker_svc.minicpmo45.script import Script
 from thinker_svc.minicpmo45.template import AUDIO_ROWS
 from thinker_svc.minicpmo45.unit import UnitRules
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
+from torch_kit.aside import Aside
 from torch_kit.decoder import Decoder, DecoderConfig, WeightError
 from torch_kit.graphs import Graphs
 from torch_kit.pages import PagePool
@@ -34,6 +35,8 @@ _UNIT_ROWS = AUDIO_ROWS + 3
 """What ends the unit before, `<unit>`, sound."""
 _WARM_SAID = 8
 """Tokens that a unit says, as a rule, at most."""
+Waiting = Callable[[Callable[[], bool]], None]
+"""What is done while the device works; it may ask whether that is over."""
 _Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
 """Key, function and blank inputs of a graph."""
 
@@ -67,6 +70,7 @@ class ThinkerModel:
         llm = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items() if name.startswith(PREFIX)}
         self._judge = self._decider.decide
         self._staging = Staging(pool.device)
+        self._aside = Aside(pool.device)
         self._fused: FusedStep | None = None
         if tiling is None:
             self._decoder = Decoder(llm, decoder_config(config), pool)
@@ -100,27 +104,31 @@ class ThinkerModel:
         self.sampler.observe(slot, drawn)
 
     @torch.no_grad()
-    def step(self, rows: Sequence[Row], waiting: Callable[[], None] = lambda: None) -> list[Decisions]:
+    def step(self, rows: Sequence[Row], waiting: Waiting = lambda _: None) -> list[Decisions]:
         """Forwards all rows; each one's decisions: none of rows that decide nothing, two of rows whose draft was right. `waiting` is called
         while the device works.
 
         The hidden state of every row's last token is kept for `said`, under the number of the token that was fed; a wrong draft's is not.
         """
+
+        def launched(done: Callable[[], bool]) -> None:
+            self._aside.follow()
+            waiting(done)
+
         if self._fused is not None:
-            return self._fused(rows, self.sampler.manner, self.graphs, waiting)
+            return self._fused(rows, self.sampler.manner, self.graphs, launched)
         if self.graphs.on and all(row.goes_on for row in rows):
-            return self._go_on(rows, waiting)
+            return self._go_on(rows, launched)
         batch = RaggedBatch.of([row.appended for row in rows], [False] * len(rows))
         deciding = Deciding.of(rows)
         # uploads wait for what runs on the device: they come before the forward
         numbers = self._upload(deciding.numbers)
         hidden = self._decoder.forward(self._embed(rows), batch)
         if not deciding.rows:
-            waiting()
             return [()] * len(rows)
         manner = self._manner(row for row in rows if row.unit >= 0)
         packed = self._decided(numbers, hidden[deciding_tokens(numbers, deciding.drafts)], manner)
-        waiting()
+        launched(self._aside.over)
         return deciding.answers(len(rows), packed.cpu().numpy(), len(deciding.rows))
 
     def _decided(self, numbers: Tensor, hidden: Tensor, manner: Manner) -> Tensor:
@@ -135,7 +143,7 @@ class ThinkerModel:
         out = self.graphs(key, run, (torch.cat((numbers, spare[rows:])), states), blank)
         return torch.cat((out[:rows], out[size : size + drafts]))
 
-    def _go_on(self, rows: Sequence[Row], waiting: Callable[[], None]) -> list[Decisions]:
+    def _go_on(self, rows: Sequence[Row], launched: Waiting) -> list[Decisions]:
         """The step of rows that all feed one decided token: the same kernels for all batches of a padded size, replayed from a graph."""
         batch = RaggedBatch.steps([row.appended for row in rows])
         deciding = Deciding.of(rows)
@@ -144,7 +152,7 @@ class ThinkerModel:
         numbers = self._upload(given + [(0, *self._decider.padding)] * (batch.size - len(rows)))
         key, run, blank = self._going_on(batch, self._manner(rows))
         packed = self.graphs(key, run, (batch.packed, numbers), blank)[: len(rows)]
-        waiting()
+        launched(self._aside.over)
         return deciding.answers(len(rows), packed.cpu().numpy(), len(rows))
 
     def warm_up(self, rows: int, pages: int, *, draft: bool = False) -> None:
@@ -192,18 +200,19 @@ class ThinkerModel:
     def said(self, slots: Sequence[int], count: int) -> Tensor:
         """Hidden states of the first `count` tokens of the units of `slots`, on the host: [rows, count, hidden]; only of those fed.
 
-        The next call but one overwrites them.
+        The next call but one overwrites them. What was launched behind the last step is not waited for.
         """
-        self._staging.begin()
-        try:
-            chosen = self._staging.take("slots", (len(slots),), torch.int64)
-            chosen.numpy()[:] = slots
-            states = self._decider.said(chosen.to(self.pool.device, non_blocking=True), count)
-            out = self._staging.take("states", tuple(states.shape), states.dtype).copy_(states, non_blocking=True)
-            self._staging.end().wait()
-        except Exception:
-            self._staging.undo()
-            raise
+        with self._aside:
+            self._staging.begin()
+            try:
+                chosen = self._staging.take("slots", (len(slots),), torch.int64)
+                chosen.numpy()[:] = slots
+                states = self._decider.said(chosen.to(self.pool.device, non_blocking=True), count)
+                out = self._staging.take("states", tuple(states.shape), states.dtype).copy_(states, non_blocking=True)
+                self._staging.end().wait()
+            except Exception:
+                self._staging.undo()
+                raise
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -201,6 +201,21 @@ class Session:
             return self.unit.heard
         return self.gather.waiting[0] if self.gather.waiting else None
 
+    @property
+    def undecided(self) -> HeardUnit | None:
+        """The sound of the unit that was begun, ahead of its step or in one that failed, and is not fed."""
+        return None if self.unit is None or self.unit.decoding else self.unit.heard
+
+    @property
+    def shown(self) -> tuple[int, int, int]:
+        """What frames that come now may belong to first: start and end of the unit, and how many it was fed already."""
+        unit, heard = self.unit, self.undecided
+        fed = 0 if unit is None or unit.decoding else unit.pictures
+        if heard is not None and heard.noted is None:
+            return heard.start_ms, heard.end_ms, fed
+        start_ms, end_ms = self.gather.next_span
+        return start_ms if self.gather.begun else 0, end_ms, fed
+
     def frames(self, heard: HeardUnit) -> list[Frame]:
         """The frames of a unit; one of the log has none."""
         return self.camera.before(heard.end_ms) if heard.noted is None else []

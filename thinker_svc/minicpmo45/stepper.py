@@ -77,9 +77,10 @@ class Stepper:
         self._draft = draft
         self._tokens = model.vocabulary.tokens
 
-    def step(self, slots: list[Slot], waiting: Callable[[], Iterable[Session]] = tuple) -> None:
+    def step(self, slots: list[Slot], waiting: Callable[[Callable[[], bool]], Iterable[Session]] = lambda _: ()) -> None:
         """Feeds what comes next in every session; one that cannot go on gets its `failure` set, and the others go on. `waiting` is called
-        while the device works: sessions that have a unit now, whose sound is heard ahead of their own step.
+        while the device works, and told how to ask whether it is done: sessions that have a unit now, whose sound is heard ahead of their
+        own step.
 
         An exception leaves the contexts of all sessions as they were.
         """
@@ -96,7 +97,8 @@ class Stepper:
             if not rows:
                 return
             decisions = self._model.step(
-                [job.row for job in rows if job.row is not None], lambda: self._hear_ahead(each for each in waiting() if each not in busy)
+                [job.row for job in rows if job.row is not None],
+                lambda done: self._hear_ahead(each for each in waiting(done) if each not in busy),
             )
         except Exception:
             for job in rows:

@@ -169,7 +169,7 @@ def _meanwhile(engine: MiniCpmThinkerEngine, life: Life | None, ms: int, stepped
     """Sound comes to a session while the device works."""
     came: list[bool] = []
 
-    def sound() -> None:
+    def sound(_: object) -> None:
         if not came and life is not None:
             came.append(True)
             life.happens(("sound", ms))
@@ -177,7 +177,7 @@ def _meanwhile(engine: MiniCpmThinkerEngine, life: Life | None, ms: int, stepped
     heard = life is not None and life.heard
     engine.on_wait(sound)
     yield
-    engine.on_wait(lambda: None)
+    engine.on_wait(lambda _: None)
     if life is not None and life not in stepped and life.heard and not heard:
         life.events.append(("ahead",))
 
