@@ -29,6 +29,8 @@ from stage_kit.server import StageServicer, build_server, listen
 from stage_kit.settings import Settings
 
 TIDY_S = 0.5
+SWITCH_S = 0.0005
+"""How long a thread may keep another from running Python: an engine's thread comes back from its device hundreds of times a second."""
 STOP_GRACE_S = 1.0
 
 
@@ -193,6 +195,7 @@ def serve(*, service: str, engines: Sequence[Engine | RemoteEngine], settings: S
     settings = settings or Settings()
     logs.configure(settings.log_level, service)
     try:
+        sys.setswitchinterval(SWITCH_S)
         uvloop.run(_run(service, engines, settings))
     except Exception as error:
         reason = str(error) if isinstance(error, OSError | ValueError) else describe(error)

@@ -49,12 +49,14 @@ EVENT = st.one_of(
     *[st.tuples(st.just("sound"), st.sampled_from([20, 500, 1000, 1030, 1400]))] * 5,
     st.tuples(st.just("frame"), st.sampled_from([-1500, -50, 100, 900, 2500]), st.sampled_from([0, 2])),
     st.tuples(st.just("update"), st.sampled_from(UPDATES)),
-    st.sampled_from([("cancel",), ("cancel", "seen late"), ("clear",), ("close_unit",), ("go_on",), ("end",)]),
+    st.sampled_from([("cancel",), ("cancel", "seen late"), ("clear",), ("close_unit",), ("skip",), ("go_on",), ("end",)]),
 )
 TURN = st.tuples(
     st.lists(st.tuples(st.integers(0, PLACES - 1), EVENT), max_size=4),
     # places that are in a step, as bits; 8: its forward fails first; then sound that comes to a place while the device works
-    st.lists(st.tuples(st.integers(1, 15), st.none() | st.tuples(st.integers(0, PLACES - 1), st.sampled_from([500, 1030]))), max_size=5),
+    st.lists(
+        st.tuples(st.integers(1, 15), st.none() | st.tuples(st.integers(0, PLACES - 1), st.sampled_from([500, 1030, 1400]))), max_size=5
+    ),
 )
 
 
@@ -104,6 +106,8 @@ class Life:
             client.cancel()
         elif what == "clear":
             client.engine.cleared(client.slot)
+        elif what == "skip":
+            client.skip_silence(session.gather.start_ms, session.gather.start_ms + 400)
         elif what == "close_unit":
             client.close_unit(session.gather.start_ms + 1000)
         elif session.turn_label is not None:
@@ -138,6 +142,7 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
     """As the kit does it: a batch that failed is stepped one by one, who is over ends."""
     engine = lives[0].client.engine
     if fails:
+        stayed = [life for life in lives if not life.session.leaving]
         whole = engine._model.step
         engine._model.step = _failing  # type: ignore[assignment, method-assign]
         try:
@@ -148,6 +153,9 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
             pass
         finally:
             engine._model.step = whole  # type: ignore[method-assign]
+        for life in stayed:
+            # that units are to leave was found out before the forward: it fed nothing anyway, and is a step further
+            life.events += [("step",)] if life.session.leaving else []
         lives = [life for life in lives if life.ready]
     for some in [[life] for life in lives] if fails else [lives]:
         try:
