@@ -37,10 +37,10 @@ VOICE_BYTES = 4_000_000_000
 """What set-up voices may take together."""
 PROMPT_FRAMES = 840
 """Of a reference voice of 16.8 s, about the longest that the model takes."""
-CONTEXT_BYTES = 600_000_000
-"""A CUDA context with its kernels and graphs, a process. Estimate."""
-WORKSPACE_BYTES: dict[Stage, int] = {"thinker": 3_000_000_000, "talker": 500_000_000, "vocoder": 3_000_000_000}
-"""Activations of the largest step. Estimate."""
+CONTEXT_BYTES = 1_100_000_000
+"""A CUDA context with its kernels and graphs, a process: at most so much was seen beside what torch holds (H200, 128 sessions, MPS)."""
+WORKSPACE_BYTES: dict[Stage, int] = {"thinker": 3_700_000_000, "talker": 1_100_000_000, "vocoder": 2_500_000_000}
+"""Activations of the largest step and of captures: the most that was seen there while loading."""
 MARGIN = 0.02
 """Share of the card that stays free: driver, fragments."""
 

@@ -118,8 +118,8 @@ class Engine(ABC):
         self._waits = call
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """For a `step` to call where it would only wait for its device: until it is `done`, sound that comes is received, and nothing else
-        happens."""
+        """For a `step` to call where it would only wait for its device: until it is `done`, sound that comes is received (`receive`, and
+        `failed` where that raised), and nothing else happens. A session that ends so is stepped to the end, and not again."""
         if self._waits is not None:
             self._waits(done)
 

@@ -242,11 +242,11 @@ class EngineLoop:
     def _take(self, session: Session, item: Waiting, *, within_step: bool = False) -> None:
         slot, label = session.slot, item.label
         self._metrics.append_wait.observe(time.monotonic() - item.arrived)
-        slot.working = label
         slot.asked(label, item.arrived)
         try:
-            # an update that came since the item was found to be plain waits for the next append: a step is no place for it
+            # what the step works on is what its failure is charged to, and an update that came since the item was found to be plain waits
             if not within_step:
+                slot.working = label
                 self._make_known(session, item)
             for append in session.intake.take(item):
                 self._engine.receive(slot, append)

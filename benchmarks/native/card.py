@@ -43,7 +43,8 @@ def measure(device: torch.device) -> Card:
     source = torch.empty(size, dtype=torch.uint8, device=device).random_()
     copy = statistics.median(timed(device, partial(torch.empty_like(source).copy_, source), 10)) / 1000
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Card(
+    del source
+    found = Card(
         name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
         torch=str(torch.__version__),
         driver=_driver(),
@@ -54,6 +55,10 @@ def measure(device: torch.device) -> Card:
         tf32_flops=_rate(device, torch.float32, tf32=True),
         fp8_flops=_fp8_rate(device),
     )
+    if on_gpu:
+        # the card is for those who are measured
+        torch.cuda.empty_cache()
+    return found
 
 
 def _rate(device: torch.device, dtype: torch.dtype, *, tf32: bool = False) -> float:

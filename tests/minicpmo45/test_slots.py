@@ -158,7 +158,7 @@ def test_an_engine_lends_what_was_decided_and_says_so_when_it_loads(tiny_checkpo
 def test_a_service_that_cannot_hold_what_it_should_ends_in_one_line(stage: Stage, tiny_checkpoint: Path) -> None:
     """The service's own start, with a card that says how large it is."""
     code = (
-        "import torch, runpy; torch.cuda.mem_get_info = lambda device: (0, 13_000_000_000);"
+        "import torch, runpy; torch.cuda.mem_get_info = lambda device: (0, 18_000_000_000);"
         f"runpy.run_module('{stage}_svc', run_name='__main__', alter_sys=True)"
     )
     name = stage.upper()

@@ -160,6 +160,21 @@ async def test_a_session_that_ends_within_its_own_step_is_neither_stepped_nor_fa
     assert engine.log.count(("close", "bad")) == 1
 
 
+async def test_a_step_that_fails_is_charged_to_what_it_worked_on() -> None:
+    """Sound that was received within it belongs to no response."""
+    engine = Waiting()
+    async with serving(engine) as (client, _):
+        talk = client.converse("one")
+        await talk.open(input_format=PCM_24K)
+        await _together(engine, client, talk)
+        await _sound(talk)
+        await client.until_waiting([1])
+        engine.gate.set()
+        chunk = (await talk.read("chunk")).chunk
+        assert chunk.last and chunk.finish.reason == stage_pb2.Finish.REASON_FAILED and chunk.label.response_id == "r"
+    assert engine.within[0] == {"one": ["audio"]}
+
+
 class Doomed(Waiting):
     """Sound that goes wrong takes its device away."""
 
@@ -242,6 +257,40 @@ async def test_a_step_receives_a_burst_and_what_found_no_room_is_asked_for_behin
         assert await talk.texts(1) == ["work"]
     assert engine.within[0] == {"one": ["audio"] * 2}
     assert [each.position for each in engine.heard["one"] if each.samples is not None] == [1, 2, 3, 4, 5, 6]
+
+
+class Long(Probe):
+    """Its device is done when so many pieces of sound were received."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__(input_rate=16_000)
+        self.pieces = pieces
+        self.within: list[str] = []
+
+    def step(self, slots: list[Slot]) -> None:
+        if not self.within:
+            self.busy.set()
+            self.wait(lambda: sum(each.samples is not None for each in self.heard["one"]) == self.pieces)
+            self.within = [_kind(each) for each in self.heard["one"]]
+        super().step(slots)
+
+
+async def test_sound_is_received_until_the_device_is_done_and_what_came_behind_it_at_once_after() -> None:
+    engine = Long(3)
+    async with serving(engine) as (client, _):
+        one, other = client.converse("one"), client.converse("other")
+        for talk in (one, other):
+            await talk.open(input_format=PCM_24K)
+        await one.text("work")
+        await until_set(engine.busy)
+        await other.text("behind")
+        for _ in range(2):
+            await _sound(one)
+            await client.until_waiting([0, 1])
+        await _sound(one)
+        assert await one.texts(1) == ["work"]
+        assert await other.texts(1) == ["behind"]
+    assert engine.within == ["text", "audio", "audio", "audio"] and engine.batches == [["one"], ["other"]]
 
 
 async def test_a_session_without_room_for_outputs_gets_no_sound_within_a_step() -> None:

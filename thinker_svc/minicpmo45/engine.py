@@ -34,6 +34,7 @@ from thinker_svc.minicpmo45.template import AUDIO_ROWS, audio_rows, prefix_tail
 from thinker_svc.minicpmo45.unit import UnitRules
 from thinker_svc.minicpmo45.vocabulary import Vocabulary
 from thinker_svc.minicpmo45.voice import named_voices
+from thinker_svc.minicpmo45.yielding import yield_card
 from torch_kit.decoder_weights import join, matrix_names, narrow
 from torch_kit.draws import session_seed
 from torch_kit.faults import device_lost
@@ -56,6 +57,8 @@ class MiniCpmThinkerEngine(Engine):
     def __init__(self, settings: MiniCpmThinkerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """Reads sizes, vocabulary and the named voices. Raises CheckpointError and PlanError."""
         self._clock = clock
+        if settings.device != "cpu":
+            yield_card()
         self._config = read_config(settings.checkpoint)
         settings, self._plan = planned("thinker", settings, self._config)
         self._settings = settings

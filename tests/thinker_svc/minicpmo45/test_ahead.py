@@ -130,6 +130,17 @@ def test_pictures_go_to_the_unit_of_their_time(crowd: Crowd) -> None:
     assert client.errors()[-1].param == "camera[11].t_ms", "its unit is in the context"
 
 
+def test_a_picture_that_cannot_be_read_keeps_no_unit(crowd: Crowd) -> None:
+    """It came behind the sound: the unit that was heard waits until it is known to be none."""
+    client = crowd.open()
+    crowd.ahead(client, 1_030)
+    client.frame(1_000, b"no picture")
+    client.frame(1_010)
+    run(client)
+    assert [error.param for error in client.errors()] == ["camera[1].data"]
+    assert client.receipts() == [1030] and client.slot.state.window.spans[0].length == 1 + 66 + 10 + 2
+
+
 def test_what_follows_a_unit_is_not_closed_before_that_was_decided(crowd: Crowd) -> None:
     """It may open a turn, or end one; and more sound is on its way."""
     client = crowd.open()
@@ -200,7 +211,12 @@ def test_one_that_cannot_be_heard_harms_nobody_else(crowd: Crowd, monkeypatch: p
         return whole(slots, *rest)
 
     monkeypatch.setattr(crowd.engine._perception, "hear", hear)
-    crowd.meanwhile(lambda: [client.sound(1_030) for client in (bad, good)])
+
+    def sound() -> None:
+        for client in (bad, good):
+            client.sound(1_030)
+
+    crowd.meanwhile(sound)
     assert crowd.busy.kinds() == LISTENED and bad.slot.state.unit.audio is None
     run(good)
     assert good.kinds() == LISTENED

@@ -142,9 +142,14 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
     """As the kit does it: a batch that failed is stepped one by one, who is over ends."""
     engine = lives[0].client.engine
     if fails:
-        stayed = [life for life in lives if not life.session.leaving]
-        whole = engine._model.step
-        engine._model.step = _failing  # type: ignore[assignment, method-assign]
+        whole, place, made_room = engine._model.step, engine._stepper._place, list[Session]()
+
+        def placed(job: Any) -> bool:
+            found = place(job)
+            made_room.extend([] if found else [job.session])
+            return found
+
+        engine._model.step, engine._stepper._place = _failing, placed  # type: ignore[assignment, method-assign]
         try:
             engine.step([life.client.slot for life in lives])
         except SessionOver as over:
@@ -152,10 +157,10 @@ def _step(lives: list[Life], *, fails: bool = False) -> None:
         except RuntimeError:
             pass
         finally:
-            engine._model.step = whole  # type: ignore[method-assign]
-        for life in stayed:
-            # that units are to leave was found out before the forward: it fed nothing anyway, and is a step further
-            life.events += [("step",)] if life.session.leaving else []
+            engine._model.step, engine._stepper._place = whole, place  # type: ignore[method-assign]
+        for life in lives:
+            # units leave before the forward: it fed nothing anyway, and is a step further
+            life.events += [("step",)] if life.session in made_room and life.session.failure is None else []
         lives = [life for life in lives if life.ready]
     for some in [[life] for life in lives] if fails else [lives]:
         try:

@@ -91,13 +91,16 @@ def test_what_operands_of_few_bits_lose(dtype: torch.dtype) -> None:
     assert (found - truth).abs().max() < bound * truth.abs().max()
 
 
-def test_rows_that_are_decoded_apart_sound_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, fused = _both(HIFT)
-    mel, source, frames = _given(fused.hop)
-    together = fused.decode(mel, source, frames, frames)
-    monkeypatch.setattr(fused_hift, "ROWS_AT_ONCE", 1)
-    apart = fused.decode(mel, source, frames, frames)
-    assert together.isfinite().all() and (apart - together).abs().max() < 1e-6
+@GENERATIONS
+def test_rows_that_are_decoded_apart_sound_the_same(config: HiftConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows in two parts, of which the last is not full."""
+    _, fused = _both(config)
+    mel, source, frames = (torch.cat((each, each[:1])) for each in _given(fused.hop))
+    decoded = torch.stack((frames, frames - 1), 1)[:, 1]
+    together = fused.decode(mel, source, frames, decoded)
+    monkeypatch.setattr(fused_hift, "ROWS_AT_ONCE", 2)
+    apart = fused.decode(mel, source, frames, decoded)
+    assert together.isfinite().all() and apart.shape == together.shape and (apart - together).abs().max() < 1e-6
 
 
 def test_settings_name_what_is_of_fused_kernels_alone() -> None:

@@ -50,3 +50,15 @@ def test_a_larger_outcome_gets_more_room_and_what_is_in_inference_is_put_anywher
         room.put(_made(1))
         larger = _made(3)
     assert all(torch.equal(found, given) for found, given in zip(_all(room.put(larger)), _all(larger), strict=True))
+
+
+def test_what_was_given_room_before_it_grew_has_it_still() -> None:
+    """A graph of the smaller size writes there whenever it is replayed, and its outcome is read there."""
+    room, small, large = Room(_contexts), _made(2), _made(5)
+    before = room.put(small)
+    after = room.put(large)
+    assert all(torch.equal(found, given) for found, given in zip(_all(before), _all(small), strict=True))
+    for place in _all(before):
+        place.zero_()
+    assert all(torch.equal(found, given) for found, given in zip(_all(after), _all(large), strict=True))
+    assert not any(place.is_inference() for place in _all(after))
