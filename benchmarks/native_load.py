@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from benchmarks import report
 from benchmarks.native import card, deployment, load, material
 from benchmarks.native.load import Level
+from benchmarks.native.load_plot import draw
 from benchmarks.native.material import Bench
 from benchmarks.native.spurts import spurts
 from minicpmo45.config import CODE_RATE
@@ -50,7 +52,8 @@ class Run:
         options = self.options
         material.checkpoint(self.bench.checkpoint, full=not options.tiny)
         units = spurts(SCRIPT_UNITS, options.share, 22)
-        self._script = self.bench.checkpoint / "load_script.json"
+        # of this run alone: another may be on another card
+        self._script = self.bench.checkpoint / f"load_script_{os.getpid()}.json"
         self._script.write_text(json.dumps({"units": units, "stagger": STAGGER}))
         self.raw["card"] = msgspec.to_builtins(card.measure(self.bench.on))
         if self.bench.on.type == "cuda":
@@ -102,6 +105,12 @@ class Run:
             print(found["errors"][:3], flush=True)
         self.write()
 
+    def close(self) -> None:
+        """Draws what was measured, where there is matplotlib."""
+        self._script.unlink()
+        if find_spec("matplotlib") is not None:
+            draw(self.raw["levels"], report.RESULTS / "native_load.png")
+
     def write(self) -> None:
         """A table for each kind of load."""
         sections = [("Card and conditions", "\n".join(f"- {line}" for line in (*_card(self.raw["card"]), *self.raw["conditions"])))]
@@ -149,6 +158,7 @@ def main() -> None:
     run = Run(options)
     run.prepare()
     asyncio.run(run.measure())
+    run.close()
     print((report.RESULTS / "native_load.md").read_text())
 
 
