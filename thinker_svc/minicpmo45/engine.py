@@ -225,7 +225,8 @@ class MiniCpmThinkerEngine(Engine):
     def ready(self, slot: Slot) -> float | None:
         """Monotonic second by which its next tokens should be fed."""
         session = _session(slot)
-        session.camera.settle(slot)
+        if session.camera.frames:
+            session.camera.settle(slot)
         return session.urgency(self._clock())
 
     def step(self, slots: list[Slot]) -> None:

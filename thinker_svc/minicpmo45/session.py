@@ -170,7 +170,8 @@ class Session:
         heard = self.coming
         if heard is not None:
             return Kind.UNIT if all(frame.readable for frame in self.frames(heard)) else None
-        if self.gather.begun and not self.gather.replays:
+        # every session is asked before every step, and most have none
+        if self.camera.frames and self.gather.begun and not self.gather.replays:
             frames = self.camera.before(self.gather.end_ms)
             if frames and frames[0].readable:
                 return Kind.EARLY
