@@ -132,11 +132,15 @@ class Run:
     def _lasting(self, phase: Phase) -> None:
         level = Level(phase.sessions, "spread", phase.seconds)
         found = {**msgspec.to_builtins(level), **summary(list(phase.talks), level), "cpu": {}}
-        memory = soak_judge.memory_rows(phase.memory, phase.begins, phase.begins + phase.seconds)
+        settled = min(soak_judge.SETTLING_S, phase.seconds / 4)
+        memory = soak_judge.memory_rows(phase.memory, phase.begins + settled, phase.begins + phase.seconds)
         lags = soak_judge.lag_rows(phase.talks, phase)
         self._add(f"{phase.sessions} sessions for {phase.seconds} s: lag in ms", report.table(LAG_HEADER[:-4], [row(found)[:-4]]))
         self._add("Lag over time, ms", report.table(["", *THIRDS], lags))
-        self._add(f"Memory over time, MB ({len(phase.memory)} looks; `card` is what all take of it)", report.table(["", *THIRDS], memory))
+        self._add(
+            f"Memory over time, MB ({len(phase.memory)} looks, judged from {settled:.0f} s on; `card` is what all take of it)",
+            report.table(["", *THIRDS], memory),
+        )
         grown = [str(each[0]) for each in memory if not soak_judge.flat(each, SPARE_MB)]
         grown += [str(each[0]) for each in lags if not soak_judge.flat(each, SPARE_MS)]
         self._expect(not grown, f"grew over time: {', '.join(grown)}")
