@@ -84,11 +84,11 @@ class EngineLoop:
     def control(self, control: Control, session: Session) -> None:
         """See Runner."""
         self._controls.append((control, session))
-        self._wake.set()
+        self._rouse()
 
     def appended(self, session: Session) -> None:
         """See Runner."""
-        self._wake.set()
+        self._rouse()
 
     def age_ms(self) -> int:
         """See Runner."""
@@ -99,6 +99,12 @@ class EngineLoop:
     def stop(self) -> None:
         """See Runner."""
         self._stopping = True
+        self._wake.set()
+
+    def _rouse(self) -> None:
+        if self._idle and not self._wake.is_set():
+            # its age counts from here: how long it had nothing to do is no fault
+            self._turned = time.monotonic()
         self._wake.set()
 
     def _run(self) -> None:
@@ -143,7 +149,7 @@ class EngineLoop:
         timeout = max(min(due) - time.monotonic(), IDLE_RETRY_S) if due else None
         self._idle = True
         self._wake.wait(timeout)
-        self._idle = False
+        self._turned, self._idle = time.monotonic(), False
 
     def _due(self, session: Session) -> float | None:
         try:

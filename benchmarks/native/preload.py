@@ -27,12 +27,14 @@ class PreloadedThinker(MiniCpmThinkerEngine):
         self._ages = random.Random(45)
 
     def step(self, slots: list[Slot]) -> None:
-        super().step(slots)
-        # as soon as the prefix is made: the first unit may be begun in a step of others
-        for slot in slots:
-            session: Session = slot.state
-            if self._tokens and session.prefix is Kind.UNIT and not session.begun and not session.window.spans:
-                self._fill(session)
+        try:
+            super().step(slots)
+        finally:
+            # as soon as the prefix is made: the first unit may be begun in a step of others
+            for slot in slots:
+                session: Session = slot.state
+                if self._tokens and session.prefix is Kind.UNIT and not session.begun and not session.window.spans:
+                    self._fill(session)
 
     def _fill(self, session: Session) -> None:
         fill(session.table, self._tokens)

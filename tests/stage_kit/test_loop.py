@@ -13,6 +13,7 @@ from parley_stage.v1 import stage_pb2
 
 from stage_kit import Append, Card, Engine, Slot
 from stage_kit.engine import EngineLost
+from stage_kit.loop import EngineLoop
 from tests.stage_kit.support import WAIT_S, Probe, serving, until_set
 
 
@@ -158,3 +159,27 @@ async def test_an_engine_without_its_device_ends_the_process_and_nobody_is_told_
             with pytest.raises(EngineLost):
                 await service.failed()
         assert len(await client.held()) >= len(talks), "it told nobody that a session ended"
+
+
+async def test_how_long_it_had_nothing_to_do_is_not_its_age() -> None:
+    """A pulse that comes between the waking of an idle engine and its turn."""
+    engine, ages = Probe(), list[int]()
+    async with serving(engine) as (client, service):
+        talk = client.converse()
+        await talk.open()
+        runner = service.hosts["probe"].runner
+        assert isinstance(runner, EngineLoop)
+        async with asyncio.timeout(WAIT_S):
+            while not runner._idle:
+                await client.held()
+        runner._turned -= 100.0
+        rouse = runner._wake.set
+
+        def told() -> None:
+            rouse()
+            ages.append(runner.age_ms())
+
+        runner._wake.set = told  # type: ignore[method-assign]
+        await talk.text("work")
+        assert await talk.texts(1) == ["work"]
+    assert ages and max(ages) < 50_000
