@@ -29,6 +29,8 @@ SETTLING_S = 90.0
 """Memory is not judged before: the store keeps what was said for a minute, so it fills until then."""
 SHORTEST = RATE // 4
 """Samples of a stretch that are judged by themselves."""
+NOTICED_S = 0.5
+"""A response that begins so soon after a kill was begun by those who could not know of it: it counts as open."""
 AGAIN_S = 2.0
 """What a session may need to notice a kill, or to begin again after it."""
 FLAT = 0.05
@@ -90,9 +92,12 @@ def mixing(
             def own_of(each: int, talk: Soaked = talk, count: int = count, ended: bool = ended) -> Sound:
                 return reference(talk.session, each, count, ended)
 
+            def begins(each: int, talk: Soaked = talk, alone: bool = ended and count == 1, received: Sound = received) -> bool:
+                return snr_db(reference(talk.session, each, 1, alone), received) > OWN_DB
+
             # turns without a response are counted, too, and a model that is placed anew begins with 1
-            guesses = (nth + 1, turn + 1, turn + 2, turn + 3, 1)
-            turn = next((each for each in guesses if snr_db(own_of(each), received) > OWN_DB), turn + 1)
+            guesses = (nth + 1, turn + 1, *range(1, _latest(talk, name) + 2))
+            turn = next((each for each in guesses if begins(each)), turn + 1)
             own = own_of(turn)
             rounds.setdefault(nth, []).append((len(matches), own, received))
             longer = len(received) > len(own)
@@ -127,6 +132,11 @@ def decided(talk: Soaked) -> list[Decided]:
 def _spoken(talk: Soaked, response: str) -> list[int]:
     """Numbers of the units that the response has."""
     return [unit.number for unit in decided(talk) if unit.speaks and unit.response == response]
+
+
+def _latest(talk: Soaked, response: str) -> int:
+    """Number of its last unit: no more turns can have begun before it."""
+    return max(_spoken(talk, response), default=0)
 
 
 def misread(talk: Soaked, plan: Plan, text: Callable[[list[int]], str]) -> list[str]:
@@ -213,7 +223,7 @@ def recovery(talk: Soaked, kill: Kill, plan: Plan, seconds: int) -> Recovery:
     """Nothing may be lost but the response that was open: all else is decided as planned, once, and the session goes on."""
     others = [f"closed: {talk.why}"] if talk.closed is not None else []
     gone = broken(talk, kill.at)
-    after = [name for name in gone if talk.responses[name].begun > kill.at]
+    after = [name for name in gone if talk.responses[name].begun > kill.at + NOTICED_S]
     others += [
         f"{name}, begun {talk.responses[name].begun - kill.at:.1f} s after the kill, {talk.responses[name].status}" for name in after
     ]
