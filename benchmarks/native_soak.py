@@ -200,7 +200,7 @@ class Run:
         found = [soak_judge.recovery(talk, kill, alone.plan(talk.session), phase.seconds) for talk in phase.talks]
         decides, sounds = [each.decides_s for each in found], [each.sounds_s for each in found]
         rows: list[list[object]] = [
-            ["service ready again, s", kill.ready_s],
+            ["service ready again, s (starts that it took)", f"{kill.ready_s:.1f} ({kill.starts})"],
             ["other processes lived on", kill.alive],
             ["sessions that went on", sum(talk.closed is None for talk in phase.talks)],
             ["next decision after the kill, s: p50, max", _spread(decides)],

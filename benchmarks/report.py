@@ -39,7 +39,7 @@ def _cpuinfo() -> list[str]:
 
 def write(name: str, title: str, sections: Sequence[tuple[str, str]], raw: object) -> Path:
     """`name`.md for people and `name`.json with every sample."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     command = " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     text = [f"# {title}", "", f"{when} · `{command}` · {machine()}", ""]

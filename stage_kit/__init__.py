@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage_kit.engine import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, Samples, SessionOver, StepFailed
+from stage_kit.engine import Append, Card, Engine, InvalidConfig, Label, RemoteEngine, Samples, SessionOver, StepFailed, Wait
 from stage_kit.service import Service, serve
 from stage_kit.settings import Settings
 from stage_kit.slot import Slot
@@ -20,5 +20,6 @@ __all__ = [
     "Settings",
     "Slot",
     "StepFailed",
+    "Wait",
     "serve",
 ]

@@ -95,8 +95,14 @@ def encode(samples: Samples, encoding: int) -> bytes:
     """float32 to coded bytes: rounded to nearest, clipped at full scale, NaN to silence."""
     if encoding == FLOAT32:
         return bytes(samples.astype("<f4").data)
-    scaled = np.nan_to_num(samples * np.float32(32768), nan=0.0, posinf=32767.0, neginf=-32768.0)
-    pcm = np.clip(np.rint(scaled), -32768, 32767).astype("<i2")
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = samples * np.float32(32768)
+        # or too loud to tell
+        has_holes = not np.isfinite(scaled.dot(scaled))
+    if has_holes:
+        scaled = np.nan_to_num(scaled, nan=0.0, posinf=32767.0, neginf=-32768.0)
+    np.rint(scaled, out=scaled)
+    pcm = np.clip(scaled, -32768, 32767, out=scaled).astype("<i2")
     if encoding == PCM16:
         return bytes(pcm.data)
     return bytes(_ENCODE[encoding][pcm.astype(np.int32) + 32768].data)

@@ -62,7 +62,8 @@ class AudioOut:
                 format=encoding, data=data[start * width : (start + count) * width], samples=count, start_sample=self._made
             )
             self._made += count
-            piece.marks.extend(self._due(everything=last and start + count == len(samples)))
+            if self._marks:
+                piece.marks.extend(self._due(everything=last and start + count == len(samples)))
             pieces.append(piece)
         if last and self._marks:
             pieces.append(stage_pb2.Audio(format=encoding, start_sample=self._made, marks=self._due(everything=True)))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from stage_kit.slot import Slot
 
 Samples = NDArray[np.float32]
+Wait = Callable[[Callable[[], bool]], None]
+"""What is done while a device works, until it says that it is done; it asks often."""
 
 
 class InvalidConfig(ValueError):
@@ -111,15 +113,16 @@ class Engine(ABC):
     """A model or detector in this process. Every method runs on the engine's one thread, except `validate` (pure, any thread)."""
 
     card: Card
-    _waits: Callable[[Callable[[], bool]], None] | None = None
+    _waits: Wait | None = None
 
-    def on_wait(self, call: Callable[[Callable[[], bool]], None]) -> None:
+    def on_wait(self, call: Wait) -> None:
         """What `wait` does (the kit's own call)."""
         self._waits = call
 
     def wait(self, done: Callable[[], bool]) -> None:
         """For a `step` to call where it would only wait for its device: until it is `done`, sound that comes is received (`receive`, and
-        `failed` where that raised), and nothing else happens. A session that ends so is stepped to the end, and not again."""
+        `failed` where that raised), and nothing else happens. `done` is asked first, and between two pieces of sound: each is short, and
+        every session gives one in its turn. A session that ends so is stepped to the end, and not again."""
         if self._waits is not None:
             self._waits(done)
 
@@ -174,6 +177,9 @@ class Engine(ABC):
         After an exception that names no slot the kit steps every slot of the batch alone, and what raises alone fails alone: change a
         slot's state only after the computation that may fail.
         """
+
+    def rest(self) -> None:
+        """Nobody is ready: what a step put off is done. Raises StepFailed where one slot's part of it failed."""
 
 
 class RemoteEngine(ABC):

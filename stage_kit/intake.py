@@ -15,6 +15,8 @@ from stage_kit.engine import Append, Card, Label
 from stage_kit.pending import Waiting
 from stage_kit.slot import Slot
 
+WITHIN_STEP_MS = 500
+"""Longest sound that is received within a step: it takes about a millisecond per second, and all sessions of the step wait for that."""
 _ENDS = (stage_pb2.Control.KIND_COMMIT, stage_pb2.Control.KIND_END)
 
 
@@ -53,9 +55,12 @@ class Intake:
         return changed
 
     def is_plain(self, item: Waiting) -> bool:
-        """Sound of the client, before which nothing else is to be made known."""
+        """Short sound of the client, before which nothing else is to be made known."""
         append = item.append
         if append.lane != stage_pb2.LANE_INPUT or append.payload.WhichOneof("value") != "audio":
+            return False
+        audio = append.payload.audio
+        if audio.samples * 1000 > audio.format.sample_rate_hz * WITHIN_STEP_MS:
             return False
         staged = bool(self.staged) and self.staged[0].generation <= append.config_generation
         return append.input_generation <= self._input_generation and not staged

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from stage_kit.session import Session
 
 IDLE_RETRY_S = 0.005
+RECEIVE_S, RECEIVE_SHARE = 0.003, 0.25
+"""Where sound is received within steps, too, those who are ready wait so long for the appends of others, or for this share of a step if it
+is more: the rest is received while the device works."""
 POLL_S = 0.0002
 """How often a step that waits asks whether its device is done."""
 
@@ -51,6 +55,9 @@ class Runner(Protocol):
     def stop(self) -> None:
         """No more turns."""
 
+    def join(self, seconds: float) -> None:
+        """Waits until the turn in progress is over, at most so long. From any thread."""
+
 
 class EngineLoop:
     """Runs one Engine on one thread."""
@@ -66,6 +73,11 @@ class EngineLoop:
         self._idle = True
         self._turned = time.monotonic()
         self._turn = 0
+        self._receipts = 0
+        self._receives_within = False
+        """In its last step."""
+        self._step_s = 0.0
+        """Its last step took so long."""
         self._stopping = False
         self._loaded: asyncio.Future[None] | None = None
         self.died: asyncio.Future[None] | None = None
@@ -100,6 +112,11 @@ class EngineLoop:
         """See Runner."""
         self._stopping = True
         self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        """See Runner."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     def _rouse(self) -> None:
         if self._idle and not self._wake.is_set():
@@ -141,7 +158,7 @@ class EngineLoop:
         self._turn += 1
         self._obey()
         more = self._receive()
-        if not self._step() and not more and not self._controls:
+        if not self._step() and self._rest() and not more and not self._controls:
             self._sleep()
 
     def _sleep(self) -> None:
@@ -201,10 +218,14 @@ class EngineLoop:
             self._end(session, error)
 
     def _receive(self) -> bool:
-        more = False
-        for session in list(self._sessions):
-            if not session.pending and not session.pending.turned_back:
-                continue
+        """Appends of all sessions, or of those who waited longest for as long as it may take; True: there are more."""
+        more, ends = False, math.inf
+        waiting = [session for session in self._sessions if session.pending or session.pending.turned_back]
+        if self._receives_within:
+            ends = time.monotonic() + max(RECEIVE_S, RECEIVE_SHARE * self._step_s)
+            waiting.sort(key=lambda each: each.received_at)
+        for session in waiting:
+            session.received_at = self._receipt()
             for _ in range(self._settings.receive_burst_count):
                 if session not in self._sessions or not session.slot.has_room():
                     break
@@ -219,28 +240,47 @@ class EngineLoop:
                 pending.turned_back = False
                 self._outbox.post(session.has_space, None)
             more = more or bool(len(pending) and session.slot.has_room())
+            if time.monotonic() > ends:
+                return True
         return more
+
+    def _receipt(self) -> int:
+        self._receipts += 1
+        return self._receipts
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """See Engine.wait. What wakes the thread here is looked at again by the next turn, which follows every step."""
+        received = self._receive_sounds()
+        while not done():
+            self._receives_within = True
+            if not next(received):
+                self._wake.wait(POLL_S)
+
+    def _receive_sounds(self) -> Iterator[bool]:
+        """Without end, a piece of sound a time, of one session after the other; False: nobody has any. The device's answer waits for one
+        piece at most."""
         while True:
             self._wake.clear()
-            self._receive_sound()
-            if done():
-                return
-            self._wake.wait(POLL_S)
+            found = False
+            # whose turn did not come in the step before goes first
+            for session in sorted((each for each in self._sessions if each.pending), key=lambda each: each.received_at):
+                if self._receive_sound(session):
+                    found = True
+                    yield True
+            if not found:
+                yield False
 
-    def _receive_sound(self) -> None:
+    def _receive_sound(self, session: Session) -> bool:
         """In the middle of a step: what overtakes appends waits for its end, and so does whatever stands behind anything but sound."""
-        for session in [each for each in self._sessions if each.pending]:
-            for _ in range(self._settings.receive_burst_count):
-                if session not in self._sessions or not session.slot.has_room():
-                    break
-                item = session.pending.pop_if(session.intake.is_plain)
-                if item is None:
-                    break
-                if self._is_wanted(session, item):
-                    self._take(session, item, within_step=True)
+        if session not in self._sessions or not session.slot.has_room():
+            return False
+        item = session.pending.pop_if(session.intake.is_plain)
+        if item is None:
+            return False
+        session.received_at = self._receipt()
+        if self._is_wanted(session, item):
+            self._take(session, item, within_step=True)
+        return True
 
     def _is_wanted(self, session: Session, item: Waiting) -> bool:
         return session in self._sessions and not item.stale(session.slot.epoch, session.input_generation)
@@ -286,9 +326,25 @@ class EngineLoop:
         for session in batch:
             session.passed_over, session.served_at_turn = 0, self._turn
         self._metrics.batch.observe(len(batch))
-        started = time.perf_counter()
+        started, self._receives_within = time.perf_counter(), False
         self._run_batch(batch)
-        self._metrics.step_seconds.observe(time.perf_counter() - started)
+        self._step_s = time.perf_counter() - started
+        self._metrics.step_seconds.observe(self._step_s)
+        return True
+
+    def _rest(self) -> bool:
+        """False: it failed for one session, and others may still wait for it."""
+        try:
+            self._engine.rest()
+        except StepFailed as error:
+            self._survive(error)
+            failed = [each for each in self._sessions if each.slot is error.slot]
+            for session in failed:
+                self._fault(session, session.slot.working, error)
+            return not failed
+        except Exception as error:
+            self._survive(error)
+            raise
         return True
 
     def _run_batch(self, batch: list[Session]) -> None:

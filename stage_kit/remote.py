@@ -90,6 +90,9 @@ class RemoteLoop:
         for session in list(self._works):
             self._stop(session, lambda work: True)
 
+    def join(self, seconds: float) -> None:
+        """See Runner: it has no thread."""
+
     def _opened(self, session: Session) -> None:
         session.opened(None)
         self.appended(session)

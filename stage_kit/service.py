@@ -31,6 +31,8 @@ from stage_kit.settings import Settings
 TIDY_S = 0.5
 SWITCH_S = 0.0005
 """How long a thread may keep another from running Python: an engine's thread comes back from its device hundreds of times a second."""
+JOIN_S = 2.0
+"""How long a step in progress may take when the service ends."""
 STOP_GRACE_S = 1.0
 
 
@@ -111,6 +113,8 @@ class Service:
         await self._server.stop(STOP_GRACE_S)
         for host in self.hosts.values():
             host.runner.stop()
+        # a thread that is still in a library when the interpreter ends aborts the process
+        await asyncio.gather(*(asyncio.to_thread(host.runner.join, JOIN_S) for host in self.hosts.values()))
         if self.http is not None:
             await asyncio.to_thread(self.http.stop)
         if self.settings.ready_file is not None:

@@ -51,6 +51,8 @@ class Session:
         self.faults = 0
         self.passed_over = 0
         self.served_at_turn = 0
+        self.received_at = 0
+        """Which receipt of the engine's was its last."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         audio_out = AudioOut(formats.output, host.card.output_rate, settings.output_piece_ms) if formats.output is not None else None
         self.slot = Slot(session_id, config, self._deliver, self._wake_engine, settings.kept_output_bytes, audio_out)

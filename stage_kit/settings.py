@@ -68,7 +68,7 @@ class Settings(SecretSettings):
     output_piece_ms: int = Field(100, gt=0)
     """Longest piece of audio in one chunk."""
     receive_burst_count: int = Field(64, gt=0)
-    """Appends of one session that the engine takes before it looks at the next session."""
+    """Appends of one session that the engine takes before it looks at the next session; within a step it takes one."""
     fair_turns_count: int = Field(8, gt=0)
     """A ready slot that was passed over this often goes first, whatever its urgency."""
     step_failures_count: int = Field(3, gt=0)

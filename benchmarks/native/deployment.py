@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 PACKET = RATE // 50
 STAGES = ("thinker", "talker", "vocoder")
 START_S = 300.0
+RESTARTS, BACKOFF_S = 5, 0.25
+"""As the supervisor's: a service that dies as it starts is started again, each time later by twice as much."""
 SKIPPED = 4
 """Units at the beginning that are not counted: three that must listen, and one that meets new shapes."""
 
@@ -68,15 +70,24 @@ class Deployed:
         """Processes that ended, though nobody told them to."""
         return [name for name, process in self._processes.items() if process.poll() is not None]
 
-    async def revive(self, name: str) -> float:
-        """Kills a process, and starts it again at once, as a supervisor does; seconds until the new one is ready."""
+    async def revive(self, name: str) -> tuple[float, int]:
+        """Kills a process, and starts it again as a supervisor does, at once and, where it dies, again a little later; seconds until it is
+        ready, and how often it was started. Raises RuntimeError where it never is."""
         self._processes[name].kill()
         await asyncio.to_thread(self._processes[name].wait)
         (self._folder / f"{name}.json").unlink()
         began = time.monotonic()
-        self._processes[name] = self._start(name)
-        await _ready(self._folder, name, self._processes[name])
-        return time.monotonic() - began
+        starts = 0
+        while True:
+            self._processes[name], starts = self._start(name), starts + 1
+            try:
+                await _ready(self._folder, name, self._processes[name])
+            except RuntimeError:
+                if starts > RESTARTS or self._processes[name].poll() is None:
+                    raise
+                await asyncio.sleep(BACKOFF_S * 2 ** (starts - 1))
+            else:
+                return time.monotonic() - began, starts
 
 
 @asynccontextmanager

@@ -172,6 +172,7 @@ class House:
                         frame.decoded.exception()
             ready = [slot for slot in slots if engine.ready(slot) is not None]
             if not ready:
+                engine.rest()
                 return
             began = time.perf_counter()
             engine.step(ready)

@@ -1,13 +1,16 @@
 """`python -m benchmarks.native.service thinker|talker|vocoder`: the service with one native engine, its sessions preloaded.
 
-`PARLEY_BENCH_CONTEXT` and `PARLEY_BENCH_HELD` say how full they begin; everything else comes from the services' own settings.
+`PARLEY_BENCH_CONTEXT` and `PARLEY_BENCH_HELD` say how full they begin, `PARLEY_BENCH_STEPS` in which folder each stage writes its steps
+down (`benchmarks/native/step_log.py`); everything else comes from the services' own settings.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+from benchmarks.native.step_log import logged
 from stage_kit import Engine, serve
 
 
@@ -30,4 +33,6 @@ def engine(stage: str) -> Engine:
 
 
 if __name__ == "__main__":
-    serve(service=sys.argv[1], engines=[engine(sys.argv[1])])
+    stage, folder = sys.argv[1], os.environ.get("PARLEY_BENCH_STEPS")
+    made = engine(stage)
+    serve(service=stage, engines=[logged(made, Path(folder) / f"{stage}.steps") if folder else made])

@@ -48,6 +48,8 @@ class Kill(msgspec.Struct):
     stage: str
     at: float
     ready_s: float = float("nan")
+    starts: int = 1
+    """How often it was started until it was ready."""
     alive: bool = False
 
 
@@ -142,7 +144,7 @@ class Load:
         others = {name: pid for name, pid in self._there.pids.items() if name != stage}
         kill = Kill(stage, time.monotonic())
         phase.kills.append(kill)
-        kill.ready_s = await self._there.revive(stage)
+        kill.ready_s, kill.starts = await self._there.revive(stage)
         kill.alive = not self._there.dead and others.items() <= self._there.pids.items()
 
 

@@ -47,6 +47,7 @@ class Alone:
                 engine.receive(slot, Append("talker", number, Label(0, 1, "t1"), ended and number == len(messages), payload))
             while engine.ready(slot) is not None:
                 engine.step([slot])
+            engine.rest()
         finally:
             engine.close(slot)
         return np.concatenate(slot.sound) if slot.sound else np.zeros(0, np.float32)

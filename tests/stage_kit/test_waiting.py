@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
-import numpy as np
 import pytest
 from parley_stage.v1 import stage_pb2
 
 from stage_kit import Append, Label, Slot
 from stage_kit.engine import EngineLost
-from stage_kit.intake import Intake
+from stage_kit.intake import WITHIN_STEP_MS, Intake
 from stage_kit.pending import Waiting as Item
-from tests.stage_kit.support import INPUT, PCM_24K, WAIT_S, Conversation, Probe, StageClient, serving, until_set
+from tests.stage_kit.sounding import RATE, device, sound
+from tests.stage_kit.support import PCM_24K, WAIT_S, Conversation, Probe, StageClient, serving, until_set
 
 pytestmark = pytest.mark.usefixtures("carried")
-RATE = 24_000
-PIECE_MS = 20
 
 
 class Waiting(Probe):
-    """Looks at what came in the middle of its steps; "boom" raises behind that."""
+    """Looks at what came in the middle of its steps, `most` pieces of sound or all that wait; "boom" raises behind that."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = sys.maxsize) -> None:
         super().__init__(slots=5, input_rate=16_000)
         self.within: list[dict[str, list[str]]] = []
         self.refuses_sound = ""
         self.stepped: list[list[str]] = []
         self.told_failed: list[str] = []
         self.holds = False
+        self.most = most
+        self._came: list[str] = []
 
     def receive(self, slot: Slot, append: Append) -> None:
+        self._came.append(slot.session_id)
         if append.samples is not None and slot.session_id == self.refuses_sound:
             raise RuntimeError("this sound went wrong")
         super().receive(slot, append)
@@ -48,7 +50,7 @@ class Waiting(Probe):
         self.gate.wait(WAIT_S)
         self.busy.clear()
         before = {name: len(appends) for name, appends in self.heard.items()}
-        self.wait(lambda: True)
+        self.wait(device(self._came, self.most))
         self.within.append({name: [_kind(each) for each in appends[before.get(name, 0) :]] for name, appends in self.heard.items()})
         super().step(slots)
 
@@ -56,15 +58,6 @@ class Waiting(Probe):
 def _kind(append: Append) -> str:
     assert append.payload is not None
     return str(append.payload.WhichOneof("value"))
-
-
-async def _sound(talk: Conversation, pieces: int = 1, generation: int = 0, configuration: int = 0) -> None:
-    for _ in range(pieces):
-        start = talk.positions.get("client", 0) * RATE * PIECE_MS // 1000
-        samples = np.full(RATE * PIECE_MS // 1000, 1000, "<i2")
-        audio = stage_pb2.Audio(format=PCM_24K, start_sample=start, samples=len(samples), data=samples.tobytes())
-        stamps = {"input_generation": generation, "config_generation": configuration}
-        await talk.append(stage_pb2.Payload(audio=audio), Label(), edge="client", lane=INPUT, **stamps)
 
 
 async def test_sound_is_received_within_a_step_and_what_stands_behind_anything_else_is_not() -> None:
@@ -77,16 +70,16 @@ async def test_sound_is_received_within_a_step_and_what_stands_behind_anything_e
         engine.gate.clear()
         await talks["steps"].text("work")
         await until_set(engine.busy)
-        await _sound(talks["steps"], 2)
-        await _sound(talks["sounds"], 3)
-        await _sound(talks["behind"])
+        await sound(talks["steps"], 2)
+        await sound(talks["sounds"], 3)
+        await sound(talks["behind"])
         await talks["behind"].text("more work")
-        await _sound(talks["behind"])
-        await _sound(talks["cleared"])
-        await _sound(talks["cleared"], generation=1)
+        await sound(talks["behind"])
+        await sound(talks["cleared"])
+        await sound(talks["cleared"], generation=1)
         await talks["updated"].send(update=stage_pb2.Update(config_generation=2, config_json='{"new": 1}'))
         await talks["updated"].read("updated")
-        await _sound(talks["updated"], configuration=2)
+        await sound(talks["updated"], configuration=2)
         await client.until_waiting([2, 3, 3, 1, 1])
         engine.gate.set()
         await talks["steps"].texts(1)
@@ -109,8 +102,8 @@ async def test_sound_that_goes_wrong_within_a_step_harms_its_own_session_alone()
         engine.gate.clear()
         await good.text("work")
         await until_set(engine.busy)
-        await _sound(bad)
-        await _sound(good)
+        await sound(bad)
+        await sound(good)
         await client.until_waiting([1, 1])
         engine.gate.set()
         assert await good.texts(1) == ["work"]
@@ -146,7 +139,7 @@ async def test_a_session_that_ends_within_its_own_step_is_neither_stepped_nor_fa
         for talk in (bad, good, other):
             await talk.open(input_format=PCM_24K)
         await _together(engine, client, bad, good, other) if crowd else await _together(engine, client, bad)
-        await _sound(bad)
+        await sound(bad)
         await client.until_waiting([1, 0, 0])
         engine.gate.set()
         assert (await bad.read("error")).error.session_ended
@@ -167,7 +160,7 @@ async def test_a_step_that_fails_is_charged_to_what_it_worked_on() -> None:
         talk = client.converse("one")
         await talk.open(input_format=PCM_24K)
         await _together(engine, client, talk)
-        await _sound(talk)
+        await sound(talk)
         await client.until_waiting([1])
         engine.gate.set()
         chunk = (await talk.read("chunk")).chunk
@@ -193,7 +186,7 @@ async def test_a_device_that_is_lost_within_a_step_ends_the_process(crowd: bool)
         for talk in talks:
             await talk.open(input_format=PCM_24K)
         await _together(engine, client, *talks[: 1 + crowd])
-        await _sound(talks[0])
+        await sound(talks[0])
         await client.until_waiting([1, 0])
         engine.gate.set()
         async with asyncio.timeout(WAIT_S):
@@ -220,7 +213,7 @@ async def test_an_update_that_comes_as_sound_is_taken_is_not_made_known_within_t
         engine.gate.clear()
         await talk.text("work")
         await until_set(engine.busy)
-        await _sound(talk, configuration=2)
+        await sound(talk, configuration=2)
         await client.until_waiting([1])
         monkeypatch.setattr(Intake, "is_plain", is_plain)
         engine.gate.set()
@@ -230,21 +223,21 @@ async def test_an_update_that_comes_as_sound_is_taken_is_not_made_known_within_t
         updated.set()
         assert await talk.texts(1) == ["work"]
         assert engine.within == [{"one": ["audio"]}] and ("configured", "one") not in engine.log
-        await _sound(talk, configuration=2)
+        await sound(talk, configuration=2)
         await talk.text("work", config_generation=2)
         assert await talk.texts(1) == ["work"]
         assert engine.log.count(("configured", "one")) == 1 and engine.configs[-1][1] == {"new": 1}
 
 
-async def test_a_step_receives_a_burst_and_what_found_no_room_is_asked_for_behind_it() -> None:
-    engine = Waiting()
-    async with serving(engine, pending_append_bytes=5000, receive_burst_count=2) as (client, _):
+async def test_what_found_no_room_is_asked_for_behind_the_step() -> None:
+    engine = Waiting(most=2)
+    async with serving(engine, pending_append_bytes=5000) as (client, _):
         talk = client.converse("one")
         await talk.open(input_format=PCM_24K)
         engine.gate.clear()
         await talk.text("work")
         await until_set(engine.busy)
-        await _sound(talk, 6)
+        await sound(talk, 6)
         assert (await talk.read("error")).error.param == "pending_append_bytes"
         waiting = (await client.held())[0].waiting_appends
         engine.gate.set()
@@ -252,11 +245,32 @@ async def test_a_step_receives_a_burst_and_what_found_no_room_is_asked_for_behin
         assert (gap.edge, gap.watermark) == ("client", waiting) and 3 < waiting < 6
         assert await talk.texts(1) == ["work"]
         talk.positions["client"] = waiting
-        await _sound(talk, 6 - waiting)
+        await sound(talk, 6 - waiting)
         await talk.text("work")
         assert await talk.texts(1) == ["work"]
     assert engine.within[0] == {"one": ["audio"] * 2}
     assert [each.position for each in engine.heard["one"] if each.samples is not None] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_long_sound_and_what_stands_behind_it_wait_for_the_steps_end() -> None:
+    engine, longest = Waiting(), RATE * WITHIN_STEP_MS // 1000
+    async with serving(engine) as (client, _):
+        steps, long, longer = (client.converse(name) for name in ("steps", "long", "longer"))
+        for talk in (steps, long, longer):
+            await talk.open(input_format=PCM_24K)
+        engine.gate.clear()
+        await steps.text("work")
+        await until_set(engine.busy)
+        for talk, count in ((long, longest), (longer, longest + 1)):
+            await sound(talk)
+            await sound(talk, count=count)
+            await sound(talk)
+        await client.until_waiting([0, 3, 3])
+        engine.gate.set()
+        assert await steps.texts(1) == ["work"]
+        await client.until_waiting([0, 0, 0])
+    assert engine.within == [{"steps": [], "long": ["audio"] * 3, "longer": ["audio"]}]
+    assert [each.position for each in engine.heard["longer"]] == [1, 2, 3]
 
 
 class Long(Probe):
@@ -285,9 +299,9 @@ async def test_sound_is_received_until_the_device_is_done_and_what_came_behind_i
         await until_set(engine.busy)
         await other.text("behind")
         for _ in range(2):
-            await _sound(one)
+            await sound(one)
             await client.until_waiting([0, 1])
-        await _sound(one)
+        await sound(one)
         assert await one.texts(1) == ["work"]
         assert await other.texts(1) == ["behind"]
     assert engine.within == ["text", "audio", "audio", "audio"] and engine.batches == [["one"], ["other"]]
@@ -304,7 +318,7 @@ async def test_a_session_without_room_for_outputs_gets_no_sound_within_a_step() 
         engine.gate.clear()
         await steps.text("work")
         await until_set(engine.busy)
-        await _sound(full)
+        await sound(full)
         await client.until_waiting([1, 0])
         engine.gate.set()
         assert await steps.texts(1) == ["work"]
@@ -327,12 +341,12 @@ async def test_a_session_that_is_closed_or_taken_over_within_a_step() -> None:
         await closed.text("work")
         await until_set(engine.busy)
         for talk in (closed, taken):
-            await _sound(talk, 2)
+            await sound(talk, 2)
         await client.until_waiting([2, 2])
         await closed.close()
         over = client.converse("taken", attachment=2, holder="g2")
         await over.attach()
-        await _sound(over, 3)
+        await sound(over, 3)
         await over.cancel(0, 1)
         await over.read("cancelled")
         await client.until_waiting([3, 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import ge
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch_kit.graphs import Graphs
 from torch_kit.ragged import BUCKETS, RaggedBatch, bucket, pack
 from torch_kit.staging import Landing, Staging
 from torch_kit.tiles import Tiling
+
+if TYPE_CHECKING:
+    from stage_kit import Wait
 
 Decide = Callable[[Tensor, Tensor, Manner], Tensor]
 """As `Decider.decide`, logits included."""
@@ -70,7 +73,7 @@ class FusedStep:
         rows: Sequence[Row],
         manner: Callable[[Iterable[int]], Manner],
         graphs: Graphs,
-        waiting: Callable[[Callable[[], bool]], None],
+        waiting: Wait,
     ) -> list[Decisions]:
         """Each row's decisions. `manner`: of the slots that decide. `waiting` is called while the device works, and told how to ask whether
         it is done."""

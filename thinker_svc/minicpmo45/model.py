@@ -27,6 +27,8 @@ from torch_kit.staging import Staging
 from torch_kit.tiles import Tiling
 
 if TYPE_CHECKING:
+    from stage_kit import Wait
+
     # its kernels are of Triton, which the plain path does without
     from thinker_svc.minicpmo45.fused_step import FusedStep
 
@@ -35,8 +37,6 @@ _UNIT_ROWS = AUDIO_ROWS + 3
 """What ends the unit before, `<unit>`, sound."""
 _WARM_SAID = 8
 """Tokens that a unit says, as a rule, at most."""
-Waiting = Callable[[Callable[[], bool]], None]
-"""What is done while the device works; it may ask whether that is over."""
 _Graph = tuple[Hashable, Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]
 """Key, function and blank inputs of a graph."""
 
@@ -104,7 +104,7 @@ class ThinkerModel:
         self.sampler.observe(slot, drawn)
 
     @torch.no_grad()
-    def step(self, rows: Sequence[Row], waiting: Waiting = lambda _: None) -> list[Decisions]:
+    def step(self, rows: Sequence[Row], waiting: Wait = lambda _: None) -> list[Decisions]:
         """Forwards all rows; each one's decisions: none of rows that decide nothing, two of rows whose draft was right. `waiting` is called
         while the device works.
 
@@ -143,7 +143,7 @@ class ThinkerModel:
         out = self.graphs(key, run, (torch.cat((numbers, spare[rows:])), states), blank)
         return torch.cat((out[:rows], out[size : size + drafts]))
 
-    def _go_on(self, rows: Sequence[Row], launched: Waiting) -> list[Decisions]:
+    def _go_on(self, rows: Sequence[Row], launched: Wait) -> list[Decisions]:
         """The step of rows that all feed one decided token: the same kernels for all batches of a padded size, replayed from a graph."""
         batch = RaggedBatch.steps([row.appended for row in rows])
         deciding = Deciding.of(rows)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -17,6 +17,8 @@ from minicpmo45.errors import CheckpointError
 from minicpmo45.tokens import UNKNOWN_TOKEN, Tokens, bad_token_ids, read_json, resolve
 
 Ids = list[int]
+CONTINUING = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 that begin no character."""
 
 
 class Vocabulary:
@@ -41,7 +43,7 @@ class Vocabulary:
         pieces = _pieces(content, vocab_size)
         try:
             # without its added tokens it knows no control token, whatever a prompt says
-            tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+            tokenizer = Tokenizer.from_buffer(msgspec.json.encode({**content, "added_tokens": []}))
         except Exception as error:
             raise CheckpointError("tokenizer.json", f"the tokenizer library cannot read it ({type(error).__name__})") from None
         return cls(tokenizer, tokens, pieces, forbidden)
@@ -94,27 +96,30 @@ class TextStream:
 
 
 @cache
-def _byte_of() -> dict[str, int]:
-    """Printable letter to byte, as byte-level vocabularies spell them: bytes without a letter follow from U+0100 on, in their order."""
+def _bytes_of_letters() -> dict[int, int]:
+    """Printable letter to byte, as byte-level vocabularies spell them: bytes without a letter follow from U+0100 on, in their order.
+
+    For str.translate: what is no such letter becomes none that Latin-1 has.
+    """
     kept = [byte for byte in range(256) if 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE]
     moved = [byte for byte in range(256) if byte not in kept]
-    return {chr(byte): byte for byte in kept} | {chr(0x100 + index): byte for index, byte in enumerate(moved)}
+    return dict.fromkeys(moved, 0xFFFD) | {byte: byte for byte in kept} | {0x100 + index: byte for index, byte in enumerate(moved)}
 
 
 def _pieces(content: dict[str, Any], vocab_size: int) -> list[bytes | None]:
     """Bytes of every id; None for added tokens and ids without a token. Raises CheckpointError."""
-    letters = _byte_of()
+    letters = _bytes_of_letters()
     pieces: list[bytes | None] = [None] * vocab_size
     try:
         control = {int(token["id"]) for token in content["added_tokens"]}
         vocab: dict[str, int] = content["model"]["vocab"]
         for text, index in vocab.items():
             if index not in control and text != UNKNOWN_TOKEN:
-                pieces[index] = bytes(letters[letter] for letter in text)
+                pieces[index] = text.translate(letters).encode("latin-1")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError("tokenizer.json", f"its vocabulary is not byte-level or too large ({type(error).__name__})") from None
     return pieces
 
 
 def _begun(piece: bytes | None) -> int:
-    return sum(byte & 0xC0 != 0x80 for byte in piece or b"")
+    return len((piece or b"").translate(None, CONTINUING))

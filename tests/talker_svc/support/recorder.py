@@ -84,9 +84,10 @@ class Recorder:
 
 
 def run(engine: Engine, recorders: list[Recorder]) -> None:
-    """The most urgent slot first, one step at a time, until none is ready."""
+    """The most urgent slot first, one step at a time, until none is ready; then the engine rests."""
     while True:
         ready = [(urgency, index) for index, each in enumerate(recorders) if (urgency := engine.ready(each.slot)) is not None]
         if not ready:
+            engine.rest()
             return
         engine.step([recorders[min(ready)[1]].slot])

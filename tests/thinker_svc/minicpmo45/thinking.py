@@ -16,14 +16,14 @@ from parley_stage.v1 import stage_pb2
 from torch import Tensor
 
 from minicpmo45.config import Config, tiny
-from stage_kit import Append, Label, Slot
+from stage_kit import Append, Label, Slot, Wait
 from stage_kit.outputs import Output
 from tests.thinker_svc.minicpmo45.language_support import embeddings, llm_weights
 from thinker_svc.minicpmo45.camera import Frame
 from thinker_svc.minicpmo45.configuration import SessionConfig
 from thinker_svc.minicpmo45.frames import Picture
 from thinker_svc.minicpmo45.mel import FIRST_SAMPLES, UNIT_SAMPLES
-from thinker_svc.minicpmo45.model import ThinkerModel, Waiting
+from thinker_svc.minicpmo45.model import ThinkerModel
 from thinker_svc.minicpmo45.note import Note, read_log
 from thinker_svc.minicpmo45.prefixes import Prefixes
 from thinker_svc.minicpmo45.row import Decisions, Row
@@ -76,7 +76,7 @@ class RecordingModel(ThinkerModel):
         self.seen: list[Tensor] = []
         self.fed: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[Row], waiting: Waiting = lambda _: None) -> list[Decisions]:
+    def step(self, rows: Sequence[Row], waiting: Wait = lambda _: None) -> list[Decisions]:
         decisions = super().step(rows, waiting)
         for row in rows:
             self.fed.setdefault(row.slot, []).extend(row.ids.tolist())
