@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 import msgspec
 import torch
@@ -99,6 +101,13 @@ class FlowCaches:
 
         Raises NotFinite.
         """
+        made, prompt = self.run_prompt(span, codes, ahead, mel, embedding)
+        if not bool(torch.isfinite(made).all()):
+            raise NotFinite("the voice's caches")
+        return prompt
+
+    def run_prompt(self, span: Span, codes: Tensor, ahead: Tensor, mel: Tensor, embedding: Tensor) -> tuple[Tensor, Prompt]:
+        """As `set_up`, unasked: what the flow made, fp32 [1, 2 n, mels], shows whether all is finite."""
         device, count = self._context.dit.device, codes.shape[0]
         attention = whole(span, device)
         speaker = self._flow.speaker(embedding.to(device))
@@ -114,9 +123,13 @@ class FlowCaches:
             prompt=mel.to(speaker)[None],
         )
         made, context = self._flow(batch, self._flow.start(1), self._arena)
-        if not bool(torch.isfinite(made).all()):
-            raise NotFinite("the voice's caches")
-        return Prompt(span, speaker, context)
+        return made, Prompt(span, speaker, context)
+
+    def excerpt(self) -> Self:
+        """Of an excerpt of the flow (see there)."""
+        short = copy(self)
+        short._flow = self._flow.excerpt()
+        return short
 
 
 class NotFinite(ArithmeticError):

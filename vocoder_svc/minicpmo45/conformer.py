@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import copy
+from typing import Self
 
 import msgspec
 import torch
@@ -71,6 +73,13 @@ class Conformer:
         like = self._weights["input_embedding.weight"]
         width = self._config.hidden_size
         return ConformerContext(like.new_zeros(rows, width, LOOKAHEAD_CONTEXT), like.new_zeros(rows, width, UP_CONTEXT))
+
+    def excerpt(self, blocks: int) -> Self:
+        """Itself with so many blocks of each rate at most."""
+        short = copy(self)
+        short._blocks, short._up_blocks = self._blocks[:blocks], self._up_blocks[:blocks]
+        short._tables, short._up_tables = self._tables[:blocks], self._up_tables[:blocks]
+        return short
 
     def _embed(self, name: str, x: Tensor) -> Tensor:
         return layer_norm(self._weights, f"{name}.out.1", linear(self._weights, f"{name}.out.0", x), EMBED_EPS) * math.sqrt(

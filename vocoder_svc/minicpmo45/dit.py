@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import copy
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -75,6 +77,12 @@ class Dit:
     def start(self, rows: int, steps: int) -> Tensor:
         """[steps, depth, rows, 2, 2 * width, 2]: what the convolutions remember before anything was said."""
         return self._input.new_zeros(steps, self._config.dit_depth, rows, 2, 2 * self._config.dit_hidden, CONV_CONTEXT)
+
+    def excerpt(self, blocks: int) -> Self:
+        """Itself with so many blocks at most."""
+        short = copy(self)
+        short._blocks = self._blocks[:blocks]
+        return short
 
     def _attention(self, block: Weights, x: Tensor, keys: Keys, arena: Tensor) -> Tensor:
         heads = self._config.dit_heads

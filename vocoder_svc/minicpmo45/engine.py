@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from stage_kit import Append, Card, Engine, Label, Samples, Slot, StepFailed
 from stage_kit.logs import logger
 from torch_kit.faults import device_lost
 from torch_kit.memory import taken
+from vocoder_svc.minicpmo45.compiling import compile_kernels
 from vocoder_svc.minicpmo45.configuration import Named, chosen_voice, named_voices
 from vocoder_svc.minicpmo45.model import Vocoder, session_bytes
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
@@ -64,6 +66,17 @@ class Job:
     turn: Turn
 
 
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """Sound of a turn that is to be sent; `last`: there is no more."""
+
+    slot: Slot
+    session: Session
+    turn: Turn
+    samples: Samples
+    last: bool
+
+
 class MiniCpmVocoderEngine(Engine):
     """One step makes the next piece, up to a second, of every session that has one."""
 
@@ -79,6 +92,8 @@ class MiniCpmVocoderEngine(Engine):
         self._vocoder: Vocoder
         self._voices: Voices
         self._rows = list(range(settings.slots - 1, -1, -1))
+        self._spoken: deque[Spoken] = deque()
+        self._failure: StepFailed | None = None
         session = session_bytes(settings, self._config.flow)
         self.card = Card(
             stage="vocoder",
@@ -101,6 +116,7 @@ class MiniCpmVocoderEngine(Engine):
         ear = Ear(token2wav.speech_tokenizer(path), token2wav.speaker_model(path), settings.onnx_threads)
         flow, hift = flow_weights(path, config=config), hift_weights(path, config=config)
         self._vocoder = Vocoder(flow, hift, config.flow, config.hift, ear, settings)
+        compile_kernels(self._vocoder, settings, config, self._prompts)
         self._voices = Voices(self._vocoder, self._vocoder.voice_room, settings.voice_wait_s)
         self._warm_up()
 
@@ -117,6 +133,7 @@ class MiniCpmVocoderEngine(Engine):
     def close(self, slot: Slot) -> None:
         """Gives row and voice back."""
         session = _session(slot)
+        self._spoken = deque(spoken for spoken in self._spoken if spoken.slot is not slot)
         for voice in filter(None, (session.voice, session.next_voice)):
             self._voices.release(voice, slot.wake)
         self._rows.append(session.row)
@@ -169,26 +186,41 @@ class MiniCpmVocoderEngine(Engine):
         return session.heard_until - EARLY_S - self._clock() if turn.begun else 0.0
 
     def step(self, slots: list[Slot]) -> None:
-        """Makes and emits one piece of each slot. Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could
-        not be sent; the others are done by then."""
+        """Makes one piece of each slot, and sends it; where it looks ahead, it sends those of the step before, while the device works.
+        Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could not be sent; the others are done by then."""
         jobs = [job for slot in slots if (job := self._job(slot)) is not None]
-        if not jobs:
-            return
-        pieces = [job.turn.pieces[0] for job in jobs]
-        sounds = self._vocoder.step([job.session.row for job in jobs], pieces)
-        failure: Exception | None = None
-        for job, sound in zip(jobs, sounds, strict=True):
-            if sound.samples is None:
-                failure = failure or StepFailed(job.slot, "the vocoder gave values that are not finite")
-                continue
+        if jobs:
+            rows, pieces = [job.session.row for job in jobs], [job.turn.pieces[0] for job in jobs]
+            for job, sound in zip(jobs, self._vocoder.step(rows, pieces, self._send), strict=True):
+                if sound.samples is None:
+                    self._failure = self._failure or StepFailed(job.slot, "the vocoder gave values that are not finite")
+                else:
+                    self._made(job, sound.samples)
+        if not (jobs and self._settings.looks_ahead):
+            self._send()
+        self._tell_failure()
+
+    def rest(self) -> None:
+        """Sends what was made. Raises StepFailed as a step does."""
+        self._send()
+        self._tell_failure()
+
+    def _send(self) -> None:
+        """One session's failure is kept, and all others' sound leaves."""
+        while self._spoken:
+            spoken = self._spoken.popleft()
+            finish = stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP) if spoken.last else None
             try:
-                self._emit(job, sound.samples)
+                spoken.slot.emit_audio(spoken.samples, spoken.turn.label, last=spoken.last, finish=finish)
             except Exception as error:
                 # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
-                failure = StepFailed(job.slot, str(error))
-                failure.__cause__ = error
-                job.slot.fail(job.turn.label, f"the vocoder failed ({type(error).__name__})")
-                job.session.stream.drop(job.turn.label)
+                self._failure = StepFailed(spoken.slot, str(error))
+                self._failure.__cause__ = error
+                spoken.slot.fail(spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
+                spoken.session.stream.drop(spoken.turn.label)
+
+    def _tell_failure(self) -> None:
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
@@ -206,9 +238,13 @@ class MiniCpmVocoderEngine(Engine):
         self._vocoder.begin(0, voice.prompt)
         for piece in turn.pieces:
             self._vocoder.step([0], [piece])
-        named = (each for each in self._named.values() if isinstance(each, Recording))
-        self._vocoder.warm_up(min(self._settings.batch, self._settings.slots), [2 * each.codes for each in named])
+        self._vocoder.warm_up(min(self._settings.batch, self._settings.slots), self._prompts)
         log.info("memory taken", stage=self.card.stage, planned_bytes=self._plan.get("stage_bytes"), **taken(self._settings.device))
+
+    @property
+    def _prompts(self) -> list[int]:
+        """Frames of the named voices."""
+        return [2 * each.codes for each in self._named.values() if isinstance(each, Recording)]
 
     def _job(self, slot: Slot) -> Job | None:
         """The slot's row of this step; None where none of the networks is needed."""
@@ -218,7 +254,8 @@ class MiniCpmVocoderEngine(Engine):
             return None
         slot.working = turn.label
         if not turn.pieces:
-            self._finish(slot, session, turn, NOTHING)
+            session.stream.finish(turn)
+            self._spoken.append(Spoken(slot, session, turn, NOTHING, last=True))
             return None
         if not turn.begun:
             self._change_voice(slot, session)
@@ -245,8 +282,8 @@ class MiniCpmVocoderEngine(Engine):
         # tried again for the next turn
         session.next_voice = self._voices.hold(session.voice.recording, slot.wake)
 
-    def _emit(self, job: Job, samples: Samples) -> None:
-        slot, session, turn = job.slot, job.session, job.turn
+    def _made(self, job: Job, samples: Samples) -> None:
+        session, turn = job.session, job.turn
         piece = turn.pieces.popleft()
         now = self._clock()
         if not turn.begun and self._settings.pad_first and not piece.final:
@@ -254,13 +291,8 @@ class MiniCpmVocoderEngine(Engine):
         session.heard_until = max(session.heard_until if turn.begun else 0.0, now) + len(samples) / SAMPLE_RATE_OUT
         turn.begun = True
         if piece.final:
-            self._finish(slot, session, turn, samples)
-        else:
-            slot.emit_audio(samples, turn.label)
-
-    def _finish(self, slot: Slot, session: Session, turn: Turn, samples: Samples) -> None:
-        session.stream.finish(turn)
-        slot.emit_audio(samples, turn.label, last=True, finish=stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP))
+            session.stream.finish(turn)
+        self._spoken.append(Spoken(job.slot, session, turn, samples, last=piece.final))
 
     def _codes(self, append: Append) -> list[int]:
         """The message's codes. Raises BadCodes."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 import torch
@@ -133,6 +134,14 @@ class Flow:
     def start(self, rows: int) -> FlowContext:
         """The context before anything was said."""
         return FlowContext(self._conformer.start(rows), self._dit.start(rows, self.steps))
+
+    def excerpt(self) -> Self:
+        """One step through the first blocks of each kind: whatever the whole flow launches, it launches, too."""
+        short = copy(self)
+        short.steps = 1
+        # the first has no residual yet, the second has
+        short._conformer, short._dit = self._conformer.excerpt(2), self._dit.excerpt(2)
+        return short
 
 
 def context_bytes(config: FlowConfig, steps: int, element: int) -> int:

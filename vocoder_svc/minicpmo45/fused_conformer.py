@@ -33,7 +33,7 @@ class FusedConformer(Conformer):
         frames, width = x.shape[1], x.shape[2]
         heads, dtype, tf32 = self._config.heads, x.dtype, self._tf32
         h, branch = x.reshape(-1, width).float(), None
-        for block, table, held in zip(blocks, tables, arena, strict=True):
+        for block, table, held in zip(blocks, tables, arena[: len(blocks)], strict=True):
             y = norm(h, block["norm_mha.weight"], block["norm_mha.bias"], BLOCK_EPS, dtype, branch=branch, kept=h)
             parts = product(y, block["parts.weight"], block["parts.bias"], tf32=tf32)
             with_v = parts[:, 3 * width :].view(-1, heads, width // heads).transpose(0, 1)

@@ -92,12 +92,15 @@ class Vocoder:
         self._caches.begin(slot, prompt)
         self._sound.begin(slot)
 
-    def step(self, slots: Sequence[int], pieces: Sequence[Piece]) -> list[Sound]:
-        """The next piece of each slot (distinct, begun). What it raises has changed nothing."""
+    def step(self, slots: Sequence[int], pieces: Sequence[Piece], meanwhile: Callable[[], None] = lambda: None) -> list[Sound]:
+        """The next piece of each slot (distinct, begun). What it raises has changed nothing. `meanwhile` is called once the device is at
+        work, and does not raise."""
         cuts = [self._sound.cut(slot, 2 * piece.fresh, piece.final) for slot, piece in zip(slots, pieces, strict=True)]
         if self._graphs.on:
             samples, fine, flow_after, sound_after = self._replayed(slots, pieces, cuts)
+            meanwhile()
         else:
+            meanwhile()
             mel, flow_after = self._caches.run(slots, pieces, CHUNK)
             samples, sound_after = self._sound.run(slots, cuts, mel)
             fine = _finite(samples, mel, torch.tensor([2 * piece.fresh for piece in pieces], device=mel.device))
@@ -126,8 +129,19 @@ class Vocoder:
         """Captures the steps of up to `batch` sessions with prompts of so many frames; others are when first met."""
         if self._graphs.on:
             for longest in sorted({_padded(frames) for frames in prompts}):
-                for size in (size for size in reversed(BUCKETS) if size <= bucket(batch)):
+                for size in _sizes(batch):
                     self._graphs.prepare(*self._replaying(size, longest))
+
+    def launch_once(self, batch: int, prompts: Iterable[int]) -> None:
+        """Launches each kernel that is launched by what `warm_up` captures and by the set-up of such prompts. What is made is of no use."""
+        caches, lengths = self._caches.excerpt(), sorted(set(prompts))
+        for size in _sizes(batch):
+            self._forward(caches, self._blank(size), _padded(lengths[-1]))
+        config = self._flow.config
+        ahead, embedding = torch.zeros(config.lookahead, dtype=torch.int64), torch.zeros(config.speaker_dim)
+        for frames in lengths:
+            codes, mel = torch.zeros(frames // 2, dtype=torch.int64), torch.zeros(frames, config.mels, device=self._device)
+            caches.run_prompt(Span(self.voice_room.start, frames), codes, ahead, mel, embedding)
 
     @property
     def _padding(self) -> list[int]:
@@ -139,21 +153,33 @@ class Vocoder:
         """Key, function and blank inputs of a graph."""
 
         def run(rows: Tensor) -> Made:
-            kept, flow, sound = rows.split_with_sizes([KEPT_FIELDS, rows.shape[1] - KEPT_FIELDS - SOUND_FIELDS, SOUND_FIELDS], 1)
-            mel, flow_after = self._caches.forward(flow, Newest.attention(kept, longest, CHUNK))
-            samples, sound_after = self._sound.forward(sound, mel)
-            return self._room.put((samples, _finite(samples, mel, kept[:, -1]), flow_after, sound_after))
+            return self._room.put(self._forward(self._caches, rows, longest))
 
         def blank() -> tuple[Tensor]:
-            return (torch.tensor([self._padding] * size).to(self._device),)
+            return (self._blank(size),)
 
         return (size, longest), run, blank
+
+    def _forward(self, caches: FlowCaches, rows: Tensor, longest: int) -> Made:
+        """A step of `rows`, int64 [B, fields]; `longest`: at least the frames of every prompt."""
+        kept, flow, sound = rows.split_with_sizes([KEPT_FIELDS, rows.shape[1] - KEPT_FIELDS - SOUND_FIELDS, SOUND_FIELDS], 1)
+        mel, flow_after = caches.forward(flow, Newest.attention(kept, longest, CHUNK))
+        samples, sound_after = self._sound.forward(sound, mel)
+        return samples, _finite(samples, mel, kept[:, -1]), flow_after, sound_after
+
+    def _blank(self, size: int) -> Tensor:
+        return torch.tensor([self._padding] * size).to(self._device)
 
 
 def _finite(samples: Tensor, mel: Tensor, frames: Tensor) -> Tensor:
     """bool [B]: all samples, and of the mels each row's `frames`, int64 [B]."""
     counted = within(frames, mel.shape[1])
     return torch.isfinite(samples).all(1) & torch.isfinite(mel.masked_fill(~counted[:, :, None], 0.0)).all(2).all(1)
+
+
+def _sizes(batch: int) -> list[int]:
+    """To which the batches of steps are padded, the largest first."""
+    return [size for size in reversed(BUCKETS) if size <= bucket(batch)]
 
 
 def _padded(frames: int) -> int:

@@ -47,6 +47,9 @@ class MiniCpmVocoderSettings(BaseSettings):
     """Most sessions at once. 0 or `auto`: as many as the plan of the card says (on the CPU, and with a trim of the references, 4)."""
     batch: int = Field(64, ge=1, le=1024)
     """Most sessions in one step. A step takes about as long as it has rows: in two halves the first half is heard earlier."""
+    ahead: bool | None = None
+    """Sound of a step is coded and sent while the device makes the next one's, if there is one at once; None: on CUDA. What is heard is the
+    same."""
     flow_steps: int = Field(5, ge=3, le=10)
     """Euler steps a chunk takes; caches grow with it."""
     filler: Literal["silence", "prompt"] = "silence"
@@ -69,6 +72,11 @@ class MiniCpmVocoderSettings(BaseSettings):
     onnx_threads: int = Field(1, ge=1)
     waiting_codes: int = Field(4096, ge=1)
     """Most codes of one response that wait, 3 of silence in front of it among them."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """`ahead`, decided."""
+        return self.device != "cpu" if self.ahead is None else self.ahead
 
     @field_validator("kernels", mode="before")
     @classmethod

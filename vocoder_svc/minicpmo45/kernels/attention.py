@@ -82,7 +82,7 @@ def _fresh(
     return key, value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "frames", "held_frames", "cells", "kept_most", "columns", "zero"])
 def _attend(
     qkv,
     arena,

@@ -17,6 +17,9 @@ from vocoder_svc.minicpmo45.kernels.conv_weights import Conv
 Precision = Literal["tf32", "tf32x3"]
 INVERSE_PI = tl.constexpr(0.3183098861837907)
 HALF_MOST = tl.constexpr(65504.0)
+_SIZES = ("batch", "tall", "read_size", "write_size", "read_scale", "read_more", "write_scale", "write_more")
+_PLAIN = [*_SIZES, "dilation", "left_0", "left_1", "left_2"]
+"""Numbers that no address is aligned by: a kernel for each kind of them would be the same one, compiled again."""
 
 
 @triton.jit
@@ -44,7 +47,7 @@ def _squared_sine(turns):
     return total * square
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=["read_counts", "write_counts"])
 def _convolve(
     x,
     weight,
@@ -67,6 +70,10 @@ def _convolve(
     x_block,
     residual_block,
     offset,
+    dilation,
+    left_0,
+    left_1,
+    left_2,
     eps,
     slope,
     WIDTH: tl.constexpr,
@@ -74,14 +81,11 @@ def _convolve(
     OUTPUTS: tl.constexpr,
     GROUP: tl.constexpr,
     RISE: tl.constexpr,
-    DILATION: tl.constexpr,
+    APART: tl.constexpr,
     BLOCKS: tl.constexpr,
     STEPS_0: tl.constexpr,
     STEPS_1: tl.constexpr,
     STEPS_2: tl.constexpr,
-    LEFT_0: tl.constexpr,
-    LEFT_1: tl.constexpr,
-    LEFT_2: tl.constexpr,
     SHIFT: tl.constexpr,
     RESIDUAL: tl.constexpr,
     EXTRA: tl.constexpr,
@@ -103,10 +107,10 @@ def _convolve(
     b = rest % batch
     # the longest first
     block = BLOCKS - 1 - rest // batch
-    steps, left, before = STEPS_0, LEFT_0, 0
+    steps, left, before = STEPS_0, left_0, 0
     if BLOCKS > 1:
         steps = tl.where(block == 0, STEPS_0, tl.where(block == 1, STEPS_1, STEPS_2))
-        left = tl.where(block == 0, LEFT_0, tl.where(block == 1, LEFT_1, LEFT_2))
+        left = tl.where(block == 0, left_0, tl.where(block == 1, left_1, left_2))
         before = tl.where(block == 0, 0, tl.where(block == 1, STEPS_0, STEPS_0 + STEPS_1))
     read = tl.minimum((tl.load(read_counts + b) * read_scale + read_more).to(tl.int32), read_size)
     written = tl.minimum((tl.load(write_counts + b) * write_scale + write_more).to(tl.int32), write_size)
@@ -115,9 +119,9 @@ def _convolve(
         begun = tile * ROWS * GROUP
         base, first, STEP = i, i * GROUP + SHIFT, 1
     else:
-        begun = tile * ROWS // DILATION * (GROUP * DILATION)
-        base = i // DILATION * (GROUP * DILATION) + i % DILATION
-        first, STEP = base, DILATION
+        begun = tile * ROWS // APART * (GROUP * APART)
+        base = i // APART * (GROUP * APART) + i % APART
+        first, STEP = base, APART
     if begun >= written:
         return
     n = column * COLUMNS + tl.arange(0, COLUMNS)
@@ -128,7 +132,7 @@ def _convolve(
     for step in range(steps * CHUNKS):
         tap = step // CHUNKS
         c = step % CHUNKS * DEPTH + inner
-        row = base + tap * DILATION - left
+        row = base + tap * dilation - left
         if INPUTS == WIDTH:
             place = row[:, None] * INPUTS + c[None]
             known = ((row >= 0) & (row < read))[:, None]
@@ -250,6 +254,8 @@ def convolve(
         0 if many == 1 else x.stride(0),
         0 if after.residual is None or len(after.residual) == 1 else after.residual.stride(0),
         conv.offset,
+        conv.dilation,
+        *left,
         eps,
         after.slope or 0.0,
         WIDTH=width,
@@ -257,14 +263,11 @@ def convolve(
         OUTPUTS=outputs,
         GROUP=conv.group,
         RISE=conv.rise,
-        DILATION=conv.dilation,
+        APART=conv.dilation if conv.group > 1 else 1,
         BLOCKS=blocks,
         STEPS_0=steps[0],
         STEPS_1=steps[1],
         STEPS_2=steps[2],
-        LEFT_0=left[0],
-        LEFT_1=left[1],
-        LEFT_2=left[2],
         SHIFT=shift,
         RESIDUAL=after.residual is not None,
         EXTRA=after.extra is not None,

@@ -30,7 +30,7 @@ def added_up(at, inside, tokens, WIDTH: tl.constexpr, PARTS: tl.constexpr):
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "frames"])
 def _norm(
     residual,
     branch,

@@ -21,7 +21,7 @@ GROUP = 8
 MOST_HALF = 65504.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "frames"])
 def _product(
     x,
     weight,

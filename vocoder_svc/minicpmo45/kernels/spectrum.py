@@ -17,7 +17,7 @@ FRAMES = 32
 LEAST = tl.constexpr(1e-11)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["sample_counts", "write_counts"])
 def _spectrum(source, basis, out, sample_counts, write_counts, size, columns, sample_scale, write_scale, write_more,
               N: tl.constexpr, HOP: tl.constexpr, BINS: tl.constexpr, WIDE: tl.constexpr, FRAMES: tl.constexpr):  # fmt: skip
     b = tl.program_id(1)

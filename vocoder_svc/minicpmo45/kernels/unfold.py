@@ -30,7 +30,7 @@ class Memory(msgspec.Struct, frozen=True):
     """0: channels [0, width), 1: the others."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "frames"])
 def _join(
     branch,
     gate,
