@@ -10,15 +10,20 @@ from parley_stage.v1 import stage_pb2
 from stage_kit.audio import WIDTH, Format, Resampler, encode
 from stage_kit.engine import Label, Samples
 
+LEAST_PIECE_MS = 100
+PIECES_A_WINDOW = 6
+"""What may be unheard is cut in so many pieces at least, so that sound follows in time where little may be."""
+
 
 class AudioOut:
     """Speech of one session, response by response. The filter starts fresh with each response and is flushed at its end."""
 
-    def __init__(self, target: Format, rate: int, piece_ms: int) -> None:
+    def __init__(self, target: Format, rate: int, piece_ms: int, most_ms: int = 0) -> None:
+        """piece_ms: longest piece; up to most_ms once it is known that so much may be on its way."""
         self._next_format = target
         self._format = target
         self._rate = rate
-        self._piece_ms = piece_ms
+        self._piece_ms, self._most_ms = piece_ms, most_ms
         self._label: Label | None = None
         self._resampler = Resampler(rate, target.rate)
         self._made = 0
@@ -27,6 +32,10 @@ class AudioOut:
     def change(self, target: Format) -> None:
         """The next response speaks in this format; one that began is finished in its own."""
         self._next_format = target
+
+    def paced(self, window_ms: int) -> None:
+        """So much sound may be on its way and unheard. From any thread."""
+        self._piece_ms = max(self._piece_ms, min(self._most_ms, window_ms // PIECES_A_WINDOW))
 
     def push(self, samples: Samples, label: Label, marks: Iterable[stage_pb2.Mark], *, last: bool) -> list[stage_pb2.Audio]:
         """Audio messages for float32 [n] at the engine's rate; each at most piece_ms long. May be empty while the filter fills."""

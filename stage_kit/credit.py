@@ -9,12 +9,14 @@ class Credit:
     def __init__(self) -> None:
         self.granted_ms = 0
         self.sent_ms = 0.0
+        self.window_ms = 0
+        """What was granted first: so much may be on its way and unheard."""
 
     def grant(self, total_ms: int) -> bool:
         """A lower total than known is an old message and changes nothing. True when there is more room."""
         if total_ms <= self.granted_ms:
             return False
-        self.granted_ms = total_ms
+        self.granted_ms, self.window_ms = total_ms, self.window_ms or total_ms
         return True
 
     def allows(self, audio_ms: float) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from parley_stage.v1 import stage_pb2
 
 from stage_kit.audio import Format, Formats
-from stage_kit.audio_out import AudioOut
+from stage_kit.audio_out import LEAST_PIECE_MS, AudioOut
 from stage_kit.checks import check_append
 from stage_kit.credit import Credit
 from stage_kit.edges import Arrival, Edges
@@ -54,7 +54,10 @@ class Session:
         self.received_at = 0
         """Which receipt of the engine's was its last."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        audio_out = AudioOut(formats.output, host.card.output_rate, settings.output_piece_ms) if formats.output is not None else None
+        audio_out = None
+        if formats.output is not None:
+            pieces = (settings.output_piece_ms or LEAST_PIECE_MS, 0 if settings.output_piece_ms else host.card.piece_ms)
+            audio_out = AudioOut(formats.output, host.card.output_rate, *pieces)
         self.slot = Slot(session_id, config, self._deliver, self._wake_engine, settings.kept_output_bytes, audio_out)
         self.intake = Intake(self.slot, host.card, formats.input)
         self._formats = {formats.input} if formats.input is not None else set()
@@ -123,6 +126,8 @@ class Session:
     def grant(self, credit: stage_pb2.Credit) -> None:
         """More audio may leave."""
         if self.credit.grant(credit.granted_ms):
+            if self.slot.audio_out is not None:
+                self.slot.audio_out.paced(self.credit.window_ms)
             self._wake()
 
     def ack(self, ack: stage_pb2.Ack) -> None:

@@ -65,8 +65,8 @@ class Settings(SecretSettings):
     """Ended placements remembered for each stage, so that late messages find nobody."""
     accepted_interval_ms: int = Field(500, gt=0)
     """Longest delay of a cumulative receipt that finds no message to ride ahead of."""
-    output_piece_ms: int = Field(100, gt=0)
-    """Longest piece of audio in one chunk."""
+    output_piece_ms: int | None = Field(None, gt=0)
+    """Longest piece of audio in one chunk; None: 100, or what the engine's card says where much may be unheard."""
     receive_burst_count: int = Field(64, gt=0)
     """Appends of one session that the engine takes before it looks at the next session; within a step it takes one."""
     fair_turns_count: int = Field(8, gt=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from parley_stage.v1 import stage_pb2
 
@@ -37,6 +38,24 @@ async def test_audio_leaves_as_far_as_the_grand_total_goes() -> None:
         rest = [(await talk.read("chunk")).chunk for _ in range(8)]
         assert sum(chunk.payload.audio.samples for chunk in rest) == 16800 and rest[-1].payload.text.text == "behind"
         assert positions(talk.seen) == list(range(1, 12))
+
+
+@pytest.mark.parametrize(("window_ms", "samples"), [(1500, 6000), (900, 3600), (300, 2400)])
+async def test_pieces_are_as_long_as_the_engine_likes_where_much_may_be_unheard(window_ms: int, samples: int) -> None:
+    engine = speaker()
+    engine.card = msgspec.structs.replace(engine.card, piece_ms=250)
+    async with serving(engine) as (client, _):
+        talk = client.converse()
+        await talk.open(output_format=PCM_24K)
+        await talk.send(credit=stage_pb2.Credit(granted_ms=window_ms))
+        await client.held()
+        await talk.text("speak 500")
+        assert (await talk.read("chunk")).chunk.payload.audio.samples == samples
+        await talk.send(credit=stage_pb2.Credit(granted_ms=60_000))  # a later total says nothing of the window
+        await client.held()
+        await talk.text("speak 500")
+        rest = [(await talk.read("chunk")).chunk.payload.audio.samples for _ in range(2 * 12_000 // samples - 1)]
+        assert max(rest) == samples
 
 
 async def test_a_cancel_drops_what_waits_for_credit_and_leaves_no_hole() -> None:

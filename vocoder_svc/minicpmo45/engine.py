@@ -30,6 +30,8 @@ from vocoder_svc.minicpmo45.voices import Voice, Voices, VoicesFull
 
 EARLY_S = 0.08
 """A later piece is due so long before the sound made so far ends."""
+PIECE_MS = 250
+"""A unit's second is there at once: sent in fewer pieces the last is heard earlier."""
 NOTHING = np.zeros(0, np.float32)
 log = logger()
 
@@ -104,6 +106,7 @@ class MiniCpmVocoderEngine(Engine):
             slots=settings.slots,
             batch=settings.batch,
             output_rate=SAMPLE_RATE_OUT,
+            piece_ms=PIECE_MS,
             unit_ms=UNIT_MS,
             kv_bytes=settings.slots * session,
             kv_bytes_per_session=session,
