@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import uvloop
@@ -34,13 +35,19 @@ SWITCH_S = 0.0005
 JOIN_S = 2.0
 """How long a step in progress may take when the service ends."""
 STOP_GRACE_S = 1.0
+COLLECTED_AFTER = (1_000, 5, 100)
+"""The collector's thresholds: young collections stay short, and full ones, for what sessions leave behind that ended, are rare."""
 
 
 class Service:
     """All of one replica. Runs in any event loop: `start`, then `drain`, then `stop`."""
 
-    def __init__(self, service: str, engines: Sequence[Engine | RemoteEngine], settings: Settings) -> None:
+    def __init__(
+        self, service: str, engines: Sequence[Engine | RemoteEngine], settings: Settings, loaded: Callable[[], None] = lambda: None
+    ) -> None:
+        """`loaded` is called once all engines are, before the first session may come."""
         self.service = service
+        self._loaded = loaded
         self.settings = settings
         self.replica_id = f"{service}-{secrets.token_hex(6)}"
         self.metrics = Metrics()
@@ -66,6 +73,7 @@ class Service:
         stage_pb2_grpc.add_StageServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]
         await self.health.set(startup=False, ready=False, live=True)
         await asyncio.gather(*(host.runner.start() for host in self.hosts.values()))
+        self._loaded()
         await self._server.start()
         if redis_url := self.settings.redis_url.get_secret_value():
             advertised = self.settings.advertise or self.address
@@ -158,7 +166,7 @@ class Service:
 async def _run(service: str, engines: Sequence[Engine | RemoteEngine], settings: Settings) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    replica = Service(service, engines, settings)
+    replica = Service(service, engines, settings, _keep_for_good)
 
     def on_signal() -> None:
         if stopping.is_set():
@@ -186,6 +194,14 @@ async def _run(service: str, engines: Sequence[Engine | RemoteEngine], settings:
             task.cancel()
         await asyncio.gather(drained, failed, stopped, return_exceptions=True)
         await replica.stop()
+
+
+def _keep_for_good() -> None:
+    """What was imported and loaded stays, so no full collection walks through it: of torch's modules that stops a step for a tenth of a
+    second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTED_AFTER)
 
 
 async def _stopped_while_loading(stopping: asyncio.Event, replica: Service) -> None:

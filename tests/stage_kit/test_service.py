@@ -24,14 +24,14 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 class Process:
-    """`python -m stage_kit.scripted` with a ready file."""
+    """`python -m stage_kit.scripted`, or a program, with a ready file."""
 
-    def __init__(self, folder: Path, service: str = "all", **settings: str) -> None:
+    def __init__(self, folder: Path, service: str = "all", *, program: str = "", **settings: str) -> None:
         self.ready_file = folder / "ready.json"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PARLEY_")}
         environment |= {"PARLEY_READY_FILE": str(self.ready_file)} | settings
-        command = [sys.executable, "-m", "stage_kit.scripted", "--service", service]
-        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        arguments = ["-c", program] if program else ["-m", "stage_kit.scripted", "--service", service]
+        self.process = subprocess.Popen([sys.executable, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
 
     async def ready(self) -> dict[str, str]:
         async with asyncio.timeout(30):
@@ -156,6 +156,35 @@ async def test_a_store_that_is_away_keeps_detached_sessions(tmp_path: Path) -> N
         assert service._registration is not None
         await host.tidy(service._registration.lives)
         assert [held.attached for held in await client.held()] == [False]
+
+
+FROZEN = """
+import gc, os, signal, sys
+from stage_kit import serve
+from tests.stage_kit.support import Probe
+
+class Loaded(Probe):
+    def load(self):
+        self.model = [[] for _ in range(100_000)]
+
+    def validate(self, config):
+        print("frozen", gc.get_freeze_count(), *gc.get_threshold(), file=sys.stderr)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return config
+
+serve(service="probe", engines=[Loaded()])
+"""
+
+
+async def test_what_was_loaded_is_walked_through_by_no_collection(tmp_path: Path) -> None:
+    """A full collection of all that torch brings along stops every step for a tenth of a second."""
+    with Process(tmp_path, program=FROZEN, PARLEY_DRAIN_S="0.1") as process:
+        client = StageClient((await process.ready())["grpc"])
+        await client.converse().open()
+        code, lines = await process.end()
+        await client.channel.close()
+    told = next(line.split()[1:] for line in lines if line.startswith("frozen "))
+    assert code == 0 and int(told[0]) > 100_000 and told[1:] == ["1000", "5", "100"]
 
 
 async def test_a_load_that_fails_is_raised() -> None:
