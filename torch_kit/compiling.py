@@ -22,6 +22,8 @@ from torch.utils._pytree import tree_map
 
 MOST_THREADS = 12
 """A sixth of a compilation holds Python's lock: more threads would wait for each other."""
+WALK = Lock()
+"""Held by the one thread that walks: what it put in the place of a launch, it puts back."""
 
 
 class Compiled(NamedTuple):
@@ -77,7 +79,7 @@ def _requested(walk: Callable[[], object], compilers: _Compilers) -> Exception |
     import triton
 
     error: Exception | None = None
-    with triton.AsyncCompileMode(compilers, ignore_errors=True), _requests():
+    with triton.AsyncCompileMode(compilers, ignore_errors=True), WALK, _requests():
         try:
             with _Shapes(), torch.no_grad():
                 walk()

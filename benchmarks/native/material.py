@@ -19,10 +19,13 @@ from minicpmo45.layout import GAIN
 from minicpmo45.random_assets import write_voice
 from minicpmo45.random_checkpoint import INDEX, write
 from minicpmo45.shard import read_header
+from minicpmo45.weights import DTYPES
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
 from thinker_svc.minicpmo45.settings import MiniCpmThinkerSettings
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
 
+LOUDER = 8.0
+"""Than in a random checkpoint, where they spread like 1, are the logits of all codes but the end."""
 VOICE = "bench_voice"
 VOICE_S = 5.0
 """250 mel frames."""
@@ -77,14 +80,18 @@ def checkpoint(path: Path, *, full: bool, seed: int = 45) -> float:
 
 
 def _mute_end_code(path: Path) -> None:
-    """Its logit is 0, far below the drawn ones: by chance 0.4 % of all first units would be short, and the units behind be counted late."""
+    """Its logit is 0, far below those that are drawn, since all others spread more widely: as they are written a code in 7000 would be
+    the end. An opening unit that has none or few codes is heard with the next one, and all behind it is counted a unit late."""
     name = f"tts.head_code.0{GAIN}"
     shard = path / json.loads((path / INDEX).read_text())["weight_map"][name]
     stored = read_header(shard)[name]
-    width = (stored.end - stored.begin) // stored.shape[0]
     with shard.open("r+b") as file:
-        file.seek(stored.end - width)
-        file.write(bytes(width))
+        file.seek(stored.begin)
+        gains = torch.frombuffer(bytearray(file.read(stored.end - stored.begin)), dtype=DTYPES[stored.dtype])
+        gains *= LOUDER
+        gains[-1] = 0
+        file.seek(stored.begin)
+        file.write(gains.view(torch.uint8).numpy().tobytes())
 
 
 def script_file(path: Path) -> Path:

@@ -88,6 +88,9 @@ def mixing(
             if nth % every or not response.pcm or not count:
                 continue
             received, ended = heard(response.pcm), any(kind == "turn_end" and whose == name for _, kind, _, whose, _ in talk.decisions)
+            if len(received) < SHORTEST and not received.any():
+                # stopped within the silence in front of a turn, which is nobody's
+                continue
 
             def own_of(each: int, talk: Soaked = talk, count: int = count, ended: bool = ended) -> Sound:
                 return reference(talk.session, each, count, ended)

@@ -53,9 +53,9 @@ def waves(folder: Path) -> Iterator[dict[str, list[Step]]]:
     """Steps of each stage, unit by unit; times from the thinker's first step of the unit."""
     steps = {stage: read(folder / f"{stage}.steps") for stage in STAGES}
     thinker = steps["thinker"]
-    rested = [True, *(after.began - before.ended > REST_S for before, after in itertools.pairwise(thinker))]
-    first = [step.began for step, begins in zip(thinker, rested, strict=True) if begins]
-    for begins, ends in zip(first, [*first[1:], float("inf")], strict=True):
+    rested = [after.began for before, after in itertools.pairwise(thinker) if after.began - before.ended > REST_S]
+    first = [*(step.began for step in thinker[:1]), *rested]
+    for begins, ends in itertools.pairwise([*first, float("inf")]):
         yield {
             stage: [Step(step.began - begins, step.ended - begins, step.slots) for step in each if begins <= step.began < ends]
             for stage, each in steps.items()

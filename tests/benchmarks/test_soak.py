@@ -143,6 +143,19 @@ def test_a_turn_is_known_however_many_were_begun_and_lost_before_it() -> None:
     assert not match(40).fits, "no more turns than units"
 
 
+def test_a_turn_that_was_stopped_within_the_silence_in_front_of_it_is_nobody_s() -> None:
+    talk = spoken("a", 9)
+    talk.responses["r"].pcm = "a"
+    begins = np.concatenate([np.zeros(RATE // 5, np.float32), sound(1)])
+
+    def matches(received: Sound) -> list[soak_judge.Match]:
+        return soak_judge.mixing([talk], lambda _: received, lambda *_: begins)
+
+    assert not matches(begins[: RATE // 10])
+    assert [match.fits for match in matches(begins[: RATE // 2])] == [True]
+    assert [match.fits for match in matches(np.zeros(RATE, np.float32))] == [False], "a turn does not stay silent"
+
+
 def test_words_and_decisions_are_compared_as_they_are() -> None:
     name = next(name for name in "abcdefgh" if place(name) == 0)
     talk = spoken(name, 3)

@@ -51,6 +51,12 @@ def test_other_threads_launch_as_ever(told: dict[str, Any]) -> None:
     assert told["beside"]["launched"] == told["wrong"]["launched"] + 1
 
 
+def test_walks_of_two_threads_follow_each_other(told: dict[str, Any]) -> None:
+    """Else the first to end takes the other's requests for launches, and the other leaves launches that are none behind."""
+    outcomes = [[1, "NoneType"]] * 2
+    assert told["two at once"] == {"overlapped": False, "outcomes": outcomes, "launched": 0, "restored": True}
+
+
 def test_interpreted_kernels_are_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 

@@ -22,7 +22,7 @@ from torch_kit.faults import device_lost
 from torch_kit.memory import taken
 from vocoder_svc.minicpmo45.compiling import compile_kernels
 from vocoder_svc.minicpmo45.configuration import Named, chosen_voice, named_voices
-from vocoder_svc.minicpmo45.model import Vocoder, session_bytes
+from vocoder_svc.minicpmo45.model import Sound, Vocoder, session_bytes
 from vocoder_svc.minicpmo45.settings import MiniCpmVocoderSettings
 from vocoder_svc.minicpmo45.stream import CHUNK, Stream, Turn
 from vocoder_svc.minicpmo45.voice import SILENCE_CODE, BadVoice, Ear, Recording
@@ -95,7 +95,7 @@ class MiniCpmVocoderEngine(Engine):
         self._voices: Voices
         self._rows = list(range(settings.slots - 1, -1, -1))
         self._spoken: deque[Spoken] = deque()
-        self._failure: StepFailed | None = None
+        self._failure: tuple[StepFailed, Label] | None = None
         session = session_bytes(settings, self._config.flow)
         self.card = Card(
             stage="vocoder",
@@ -161,6 +161,8 @@ class MiniCpmVocoderEngine(Engine):
             if turn is not None and turn.waiting > self._settings.waiting_codes:
                 raise BadCodes("codes", f"more than {self._settings.waiting_codes} wait")
         except BadCodes as error:
+            # what was made before leaves before
+            self._send()
             slot.fail(label, str(error), code=stage_pb2.StageError.CODE_INVALID_ARGUMENT, param=error.param)
             session.stream.drop(label)
 
@@ -169,7 +171,8 @@ class MiniCpmVocoderEngine(Engine):
         _session(slot).stream.forget_below(slot.epoch)
 
     def failed(self, slot: Slot, label: Label) -> None:
-        """Forgets the turn, and ignores what else comes of it."""
+        """Forgets the turn and its sound, and ignores what else comes of it."""
+        self._spoken = deque(spoken for spoken in self._spoken if spoken.slot is not slot or spoken.turn.label != label)
         _session(slot).stream.drop(label)
 
     def fatal(self, error: Exception) -> bool:
@@ -193,12 +196,11 @@ class MiniCpmVocoderEngine(Engine):
         Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could not be sent; the others are done by then."""
         jobs = [job for slot in slots if (job := self._job(slot)) is not None]
         if jobs:
-            rows, pieces = [job.session.row for job in jobs], [job.turn.pieces[0] for job in jobs]
-            for job, sound in zip(jobs, self._vocoder.step(rows, pieces, self._send), strict=True):
-                if sound.samples is None:
-                    self._failure = self._failure or StepFailed(job.slot, "the vocoder gave values that are not finite")
-                else:
+            for job, sound in zip(jobs, self._sounds(jobs), strict=True):
+                if sound.samples is not None:
                     self._made(job, sound.samples)
+                elif self._failure is None:
+                    self._failure = StepFailed(job.slot, "the vocoder gave values that are not finite"), job.turn.label
         if not (jobs and self._settings.looks_ahead):
             self._send()
         self._tell_failure()
@@ -207,6 +209,14 @@ class MiniCpmVocoderEngine(Engine):
         """Sends what was made. Raises StepFailed as a step does."""
         self._send()
         self._tell_failure()
+
+    def _sounds(self, jobs: list[Job]) -> list[Sound]:
+        try:
+            return self._vocoder.step([job.session.row for job in jobs], [job.turn.pieces[0] for job in jobs], self._send)
+        except Exception:
+            # what fails for it comes behind what was made before
+            self._send()
+            raise
 
     def _send(self) -> None:
         """One session's failure is kept, and all others' sound leaves."""
@@ -217,14 +227,17 @@ class MiniCpmVocoderEngine(Engine):
                 spoken.slot.emit_audio(spoken.samples, spoken.turn.label, last=spoken.last, finish=finish)
             except Exception as error:
                 # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
-                self._failure = StepFailed(spoken.slot, str(error))
-                self._failure.__cause__ = error
+                failure = StepFailed(spoken.slot, str(error))
+                failure.__cause__ = error
+                self._failure = failure, spoken.turn.label
                 spoken.slot.fail(spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
                 spoken.session.stream.drop(spoken.turn.label)
 
     def _tell_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
+        if self._failure is not None:
+            (failure, label), self._failure = self._failure, None
+            # by now it may work for the turn behind that
+            failure.slot.working = label
             raise failure
 
     def _warm_up(self) -> None:
@@ -279,6 +292,8 @@ class MiniCpmVocoderEngine(Engine):
     def _refuse(self, slot: Slot, session: Session, turn: Turn) -> None:
         error = session.voice.error
         full = isinstance(error, VoicesFull)
+        # what was made before leaves before
+        self._send()
         code = stage_pb2.StageError.CODE_LIMIT_EXCEEDED if full else stage_pb2.StageError.CODE_INVALID_ARGUMENT
         slot.fail(turn.label, f"no voice: {error}", code=code, param="voices_bytes" if full else "reference_voice")
         session.stream.drop(turn.label)
@@ -287,6 +302,9 @@ class MiniCpmVocoderEngine(Engine):
 
     def _made(self, job: Job, samples: Samples) -> None:
         session, turn = job.session, job.turn
+        if not session.stream.holds(turn):
+            # what was made of it before could not be sent
+            return
         piece = turn.pieces.popleft()
         now = self._clock()
         if not turn.begun and self._settings.pad_first and not piece.final:

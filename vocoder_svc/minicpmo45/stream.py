@@ -81,6 +81,10 @@ class Stream:
         turn = self._turns[0] if self._turns else None
         return turn if turn is not None and (turn.pieces or turn.ended) else None
 
+    def holds(self, turn: Turn) -> bool:
+        """It is neither over nor forgotten."""
+        return turn in self._turns
+
     def finish(self, turn: Turn) -> None:
         """The turn's last sound has left."""
         self._turns.remove(turn)

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ def _wrong(x):
     tl.store(x, nobody_knows(x))  # noqa: F821
 
 
+SHORT_S, LONG_S = 0.5, 20.0
 HELD = torch.ones(100)
 CARD = PretendedCard().install()
 RUN = JITFunction.run
@@ -74,6 +75,30 @@ def beside() -> None:
     other.join()
 
 
+def two_at_once() -> dict[str, Any]:
+    """The second would begin within the first, and go on behind its end."""
+    second_walks, first_ended, found = Event(), Event(), {}
+
+    def second() -> None:
+        second_walks.set()
+        first_ended.wait(LONG_S)
+        doubled(HELD, 2048)
+
+    def first() -> None:
+        other.start()
+        found["overlapped"] = second_walks.wait(SHORT_S)
+        doubled(HELD, 1024)
+
+    other = Thread(target=lambda: found.update(second=compile_ahead(second, "second", [])))
+    before = len(CARD.launched)
+    kernels = compile_ahead(first, "first", [])
+    first_ended.set()
+    other.join()
+    restored, JITFunction.run = JITFunction.run is RUN, RUN
+    outcomes = [[each.kernels, type(each.error).__name__] for each in (kernels, found["second"]) if each is not None]
+    return {"overlapped": found["overlapped"], "outcomes": outcomes, "launched": len(CARD.launched) - before, "restored": restored}
+
+
 def said(walk: Callable[[], None], facts: object = None, code: Path | None = None) -> dict[str, Any]:
     """What came of it, and how many launches there were until then."""
     found, before = compile_ahead(walk, (walk.__name__, facts), [code] if code else []), len(CARD.launched)
@@ -102,6 +127,7 @@ def main() -> None:
     told["walked"] = len(seen)
     told |= {walk.__name__: said(walk) for walk in (raising, asking, wrong, beside)}
     told["raising again"] = said(raising)
+    told["two at once"] = two_at_once()
     print(json.dumps(told))
 
 

@@ -1,0 +1,181 @@
+"""What goes wrong between a step and the sending of its sound, where the engine looks ahead. On slots of the kit's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from parley_stage.v1 import stage_pb2
+
+from stage_kit import Append, Label, Slot, StepFailed
+from stage_kit.audio import PCM16, Format
+from stage_kit.audio_out import AudioOut
+from stage_kit.outputs import Output
+from tests.vocoder_svc.minicpmo45.sounds import pcm, text
+from tests.vocoder_svc.minicpmo45.test_engine import engine_on
+from vocoder_svc.minicpmo45.engine import MiniCpmVocoderEngine
+
+ONE, TWO, THREE = Label(1, 1, "t1"), Label(1, 2, "t2"), Label(1, 3, "t3")
+TOO_LONG = {"reference_voice": text(pcm(16_000, 9.0))}
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> Iterator[MiniCpmVocoderEngine]:
+    made = engine_on(checkpoint, ahead=True)
+    yield made
+    made._voices.close()
+
+
+class Talk:
+    """A session on a slot of the kit's; keeps what leaves, in order."""
+
+    def __init__(self, engine: MiniCpmVocoderEngine, **config: Any) -> None:
+        self.left: list[Output] = []
+        sound = AudioOut(Format(PCM16, 24_000), 24_000, 100)
+        self.slot = Slot("session", engine.validate(config), self.left.append, lambda: None, 1 << 20, sound)
+        self.engine = engine
+        self._positions = 0
+        engine.open(self.slot)
+
+    def codes(self, label: Label, seed: int, count: int, *, last: bool = False) -> None:
+        drawn = [int(code) for code in np.random.default_rng(seed).integers(0, 6561, count)]
+        self.receive(label, stage_pb2.Payload(codes=stage_pb2.Codes(codes=drawn, rate_hz=25)), last=last)
+
+    def receive(self, label: Label, payload: stage_pb2.Payload, *, last: bool = False) -> None:
+        self._positions += 1
+        self.engine.receive(self.slot, Append("talker", self._positions, label, last, payload))
+
+    def settle(self) -> None:
+        voices = self.engine._voices
+        with voices._changed:
+            assert voices._changed.wait_for(lambda: all(each.prompt or each.error for each in voices._known.values()), 20)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.engine.ready(self.slot) is not None
+
+    def ends(self) -> list[tuple[Label, int]]:
+        """Of each output that is a response's last: which, and how it ended."""
+        return [(each.label, each.finish.reason) for each in self.left if each.last and each.finish is not None]
+
+    def seconds(self, label: Label) -> float:
+        return sum(each.audio_ms for each in self.left if each.label == label) / 1000
+
+
+@pytest.fixture
+def talks(engine: MiniCpmVocoderEngine) -> Iterator[list[Talk]]:
+    """Three sessions, whose voice is there."""
+    opened = [Talk(engine) for _ in range(3)]
+    for talk in opened:
+        talk.settle()
+    yield opened
+    for talk in opened:
+        engine.close(talk.slot)
+
+
+def _run(engine: MiniCpmVocoderEngine, *talks: Talk) -> None:
+    while ready := [talk.slot for talk in talks if talk.is_ready]:
+        engine.step(ready)
+    engine.rest()
+
+
+STOP, FAILED = stage_pb2.Finish.REASON_STOP, stage_pb2.Finish.REASON_FAILED
+
+
+def _breaks(monkeypatch: pytest.MonkeyPatch, talk: Talk, *, once: bool = False) -> None:
+    whole = talk.slot.audio_out.push  # type: ignore[union-attr]
+
+    def push(*args: Any, **named: Any) -> Any:
+        if once:
+            monkeypatch.setattr(talk.slot.audio_out, "push", whole)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(talk.slot.audio_out, "push", push)
+
+
+@pytest.mark.behaviour("S2")
+def test_sound_that_cannot_be_sent_while_its_turn_s_last_is_made_fails_alone(
+    engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, *good = talks
+    for talk in talks:
+        talk.codes(ONE, 1, 25, last=True)
+    _breaks(monkeypatch, bad)
+    slots = [talk.slot for talk in (good[0], bad, good[1])]
+    engine.step(slots)
+    with pytest.raises(StepFailed) as failed:
+        engine.step(slots)
+    assert failed.value.slot is bad.slot
+    _run(engine, *talks)
+    assert bad.ends() == [(ONE, FAILED)] and not bad.seconds(ONE)
+    for talk in good:
+        assert talk.ends() == [(ONE, STOP)] and talk.seconds(ONE) == pytest.approx(28 * 0.04)
+
+
+@pytest.mark.behaviour("S2")
+def test_sound_that_cannot_be_sent_is_charged_to_its_own_turn(
+    engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session works for the next one by then."""
+    talk = talks[0]
+    talk.codes(ONE, 1, 22, last=True)
+    talk.codes(TWO, 2, 50, last=True)
+    engine.step([talk.slot])
+    _breaks(monkeypatch, talk, once=True)
+    with pytest.raises(StepFailed):
+        engine.step([talk.slot])
+    assert talk.slot.working == ONE
+    _run(engine, talk)
+    assert talk.ends() == [(ONE, FAILED), (TWO, STOP)]
+
+
+def test_a_turn_that_is_refused_ends_behind_the_turn_before_it(engine: MiniCpmVocoderEngine, talks: list[Talk]) -> None:
+    talk = talks[0]
+    talk.codes(ONE, 1, 22, last=True)
+    engine.step([talk.slot])
+    assert not talk.left
+    talk.slot.config = engine.validate(TOO_LONG)
+    engine.configured(talk.slot)
+    talk.codes(TWO, 2, 50, last=True)
+    talk.settle()
+    engine.step([talk.slot])
+    engine.rest()
+    assert talk.ends() == [(ONE, STOP), (TWO, FAILED)]
+
+
+def test_codes_that_are_refused_end_their_turn_behind_its_sound_and_the_turn_before_it(
+    engine: MiniCpmVocoderEngine, talks: list[Talk]
+) -> None:
+    talk, wrong = talks[0], stage_pb2.Payload(codes=stage_pb2.Codes(codes=[6561], rate_hz=25))
+    talk.codes(ONE, 1, 25)
+    engine.step([talk.slot])
+    talk.receive(ONE, wrong)
+    talk.receive(TWO, wrong)
+    engine.rest()
+    assert talk.ends() == [(ONE, FAILED), (TWO, FAILED)]
+    assert talk.left[-2].label == ONE and talk.left[-2].last, "nothing of it comes behind its end"
+    assert talk.seconds(ONE) == pytest.approx(25 * 0.04 - 0.16)
+
+
+@pytest.mark.behaviour("S2")
+def test_networks_that_fail_hold_no_sound_back(engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kit fails then comes behind what was made before."""
+    talk = talks[0]
+    talk.codes(ONE, 1, 22, last=True)
+    talk.codes(TWO, 2, 50, last=True)
+    engine.step([talk.slot])
+
+    def failing(*_: Any) -> None:
+        raise ValueError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._vocoder, "step", failing)
+        with pytest.raises(ValueError, match="no"):
+            engine.step([talk.slot])
+    talk.slot.fail(talk.slot.working, "the engine failed")
+    engine.failed(talk.slot, talk.slot.working)
+    _run(engine, talk)
+    assert talk.ends() == [(ONE, STOP), (TWO, FAILED)]
