@@ -123,8 +123,10 @@ class Slot:
 
     def freed(self, size: int) -> bool:
         """Kept outputs were forgotten (event loop only). True when there is room again for the first time."""
-        had_room = self.has_room()
-        self._freed += size
+        # else an output that takes the last room meanwhile is not seen here, and what is freed not by its engine, which nobody wakes
+        with self._lock:
+            had_room = self.has_room()
+            self._freed += size
         if had_room or not self.has_room():
             return False
         for waiter in self._waiters:
