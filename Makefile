@@ -10,7 +10,9 @@ WAV   ?= parley/assets/synthetic_question.wav
 REPLY ?= reply.wav
 ONCE  ?=
 # processes that run tests: most of them wait for other processes
-JOBS  ?= 2
+JOBS  ?= 3
+# what is imported is compiled once and kept, whatever the shell says: tests start hundreds of processes
+export PYTHONDONTWRITEBYTECODE :=
 
 EMBEDDED := $(VENV)/.installed-embedded
 DEV      := $(VENV)/.installed-dev
@@ -32,7 +34,8 @@ run: $(EMBEDDED) ## start everything, speak a recorded question, serve until Ctr
 	@$(BIN)/parley models fetch
 	@exec $(BIN)/parley up --port "$(PORT)" --speak "$(WAV)" --reply "$(REPLY)" $(if $(filter-out 0,$(ONCE)),--once)
 
-test: lint types contracts proto-check models ## lint, types, import contracts, generated code, then all tests
+test: $(DEV) ## lint, types, import contracts, generated code, then all tests
+	@$(MAKE) --no-print-directory --jobs=2 types models lint contracts proto-check
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-deploy: $(DEV) ## images, compose, chart, rules: built, started, spoken with (Debian, root; it installs a container engine of its own)
@@ -131,7 +134,8 @@ $(EMBEDDED): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(PIP) install -q -c constraints.txt -e '.[embedded]'
 	@touch $@
 
+# --no-compile: four tenths of the time went into compiling, and most of it is never imported
 $(DEV): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt constraints-torch.txt
-	@echo "installing into $(VENV) with the tools for tests, about two minutes the first time"
-	@$(PIP) install -q -c constraints.txt -c constraints-torch.txt -e '.[dev]'
+	@echo "installing into $(VENV) with the tools for tests, about a minute the first time"
+	@$(PIP) install -q --no-compile -c constraints.txt -c constraints-torch.txt -e '.[dev]'
 	@touch $@ $(EMBEDDED)

@@ -91,6 +91,14 @@ class Speaker:
     async def _ended_or_refused(self, number: str) -> None:
         # by number: a server that forgot its last words may make the reply again, or refuse to
         await self.client.until(lambda: self._numbered("response.done", number) is not None or self._is_refused(number))
+        if self._is_refused(number):
+            # for the sake of a reply that goes on, and whose end the next turn would not wait for either
+            await self.client.until(lambda: not self._replies())
+
+    def _replies(self) -> set[str]:
+        """Ids of replies that were begun and are to be told to their end."""
+        begun, done = ({event["response"]["id"] for event in self.client.of(kind)} for kind in ("response.created", "response.done"))
+        return begun - done - self.client.doubtful
 
     def _numbered(self, kind: str, number: str) -> str | None:
         """Id of the reply to the response.create of this number, once it was told so."""

@@ -233,7 +233,8 @@ async def test_a_stop_while_the_daemon_starts_leaves_none(
     folder: RunFolder, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_MPS", "mute")
-    supervisor = Supervisor(shared(folder, tmp_path), folder, PATIENT, recorder)
+    hasty = PATIENT.model_copy(update={"mps_stop_s": 1.0})
+    supervisor = Supervisor(shared(folder, tmp_path, hasty), folder, hasty, recorder)
     starting = asyncio.create_task(supervisor.start())
     async with asyncio.timeout(10):
         while not (pipes_of(folder) / "nvidia-cuda-mps-control.pid").exists():  # noqa: ASYNC110

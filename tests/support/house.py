@@ -84,11 +84,11 @@ class House:
             **self._service_env.get(service, {}),
         }
         command = ["-m", "tests.support.scripted_service", "--service", service, "--slots", str(self._slots)]
-        return Child(_numbered(service, number), command, env, self.folder)
+        return Child(_numbered(service, number), command, env, self.folder, forked=True)
 
     def _gateway(self, number: int) -> Child:
         env = {"PARLEY_REDIS_URL": self.store_url, **SHORT, **self._gateway_env}
-        return Child(_numbered("gateway", number), ["-m", "gateway"], env, self.folder)
+        return Child(_numbered("gateway", number), ["-m", "gateway"], env, self.folder, forked=True)
 
     def start(self) -> House:
         """Returns when every stage is registered and the gateway serves."""

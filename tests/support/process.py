@@ -13,30 +13,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.support.nursery import ROOT, Forked, Order, nursery
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
 
 class Child:
-    """One Python process of the house. `ready` is what its ready file says."""
+    """One Python process of the house. `ready` is what its ready file says. One that is `forked` is up sooner; see nursery."""
 
-    def __init__(self, name: str, arguments: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], env: Mapping[str, str], folder: Path, *, forked: bool = False) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.ready: dict[str, Any] = {}
         self._ready_file = folder / f"{name}.ready"
-        self._command = [sys.executable, *arguments]
+        self._arguments = arguments
+        self._forked = forked
         self._env = {**os.environ, **env, "PARLEY_READY_FILE": str(self._ready_file), "PYTHONUNBUFFERED": "1"}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, env: Mapping[str, str] | None = None) -> None:
         """Starts it, this time with `env` besides; `wait_ready` tells when it serves."""
         self._ready_file.unlink(missing_ok=True)
+        whole = {**self._env, **(env or {})}
+        if self._forked:
+            _, module, *arguments = self._arguments
+            self._process = nursery().fork(Order(module, arguments, whole, str(self.log)))
+            return
+        command = [sys.executable, *self._arguments]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env={**self._env, **(env or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+            self._process = subprocess.Popen(command, cwd=ROOT, env=whole, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def wait_ready(self) -> None:
         """Raises RuntimeError with the end of its log if it does not come up."""
@@ -49,7 +55,7 @@ class Child:
         self.ready = json.loads(self._ready_file.read_text())
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Forked:
         assert self._process is not None, f"{self.name} does not run"
         return self._process
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -28,10 +28,23 @@ END_NORM = 9.0
 """Of the end code's row in the head, to the others'."""
 
 
+class Talkers:
+    """One of each kind, made when it is asked for."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._made: dict[Kind, MiniCpmTalkerEngine] = {}
+
+    def __getitem__(self, kind: Kind) -> MiniCpmTalkerEngine:
+        if kind not in self._made:
+            limits = {"slots": 4, "positions": 256, "window_units": 3, "tail_codes": TAIL}
+            self._made[kind] = engine(self._checkpoint, burst=kind[0], ahead=kind[1], **limits)
+        return self._made[kind]
+
+
 @pytest.fixture(scope="module")
-def talkers(tiny_checkpoint: Path) -> dict[Kind, MiniCpmTalkerEngine]:
-    limits = {"slots": 4, "positions": 256, "window_units": 3, "tail_codes": TAIL}
-    return {(burst, ahead): engine(tiny_checkpoint, burst=burst, ahead=ahead, **limits) for burst, ahead in (ONES, *KINDS)}
+def talkers(tiny_checkpoint: Path) -> Talkers:
+    return Talkers(tiny_checkpoint)
 
 
 @contextmanager
@@ -102,51 +115,58 @@ def _company(talker: MiniCpmTalkerEngine) -> dict[str, list[Any]]:
 
 
 @cache
-def _one_by_one(talker: MiniCpmTalkerEngine) -> dict[str, list[Any]]:
+def _one_by_one(story: Callable[..., Any], talkers: Talkers, *given: Any) -> Any:
+    """What is told where codes come one by one: the same beside every kind."""
+    return story(talkers[ONES], *given)
+
+
+def _ending_company(talker: MiniCpmTalkerEngine) -> dict[str, list[Any]]:
     with _ending(talker):
         return _company(talker)
 
 
 @pytest.mark.behaviour("N45")
 @pytest.mark.parametrize("kind", KINDS)
-def test_sessions_that_come_and_go_draw_what_they_draw_one_by_one(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
-    expected = _one_by_one(talkers[ONES])
-    with _ending(talkers[kind]):
-        assert _company(talkers[kind]) == expected
+def test_sessions_that_come_and_go_draw_what_they_draw_one_by_one(talkers: Talkers, kind: Kind) -> None:
+    expected = _one_by_one(_ending_company, talkers)
+    assert _ending_company(talkers[kind]) == expected
     lengths = {name: [len(codes) for _, codes, *_ in told] for name, told in expected.items()}
     # first units that end early, tails of more than a second, whole units, one that says nothing
     assert lengths == {"a": [4, 25, 25, 1], "b": [4, 0], "c": [25, 15], "d": [22, 25, 14], "e": [12]}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_cancel_between_bursts_leaves_nothing(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
-    outputs = []
-    for talker in (talkers[ONES], talkers[kind]):
-        with _talks(talker, "x", "y") as (talk, other):
-            _say(talk, ONE, 5, 2, 3, seed=3)
-            _say(other, ONE, 5, 2, 3, seed=4)
-            run(talker, talk, other, steps=26 // talker._speaker.burst)
-            before = len(talk.outputs)
-            talk.cancel()
-            assert talk.slot.state.table.length == 0
-            _say(talk, TWO, 3, 1, seed=5)
-            run(talker, talk, other)
-            outputs.append((_told(talk)[before:], _told(other)))
-    assert outputs[0] == outputs[1]
+def _cancelled(talker: MiniCpmTalkerEngine) -> list[Any]:
+    with _talks(talker, "x", "y") as (talk, other):
+        _say(talk, ONE, 5, 2, 3, seed=3)
+        _say(other, ONE, 5, 2, 3, seed=4)
+        run(talker, talk, other, steps=26 // talker._speaker.burst)
+        before = len(talk.outputs)
+        talk.cancel()
+        assert talk.slot.state.table.length == 0
+        _say(talk, TWO, 3, 1, seed=5)
+        run(talker, talk, other)
+        return [_told(talk)[before:], _told(other)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_places_beyond_the_end_are_given_back(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind) -> None:
-    held = []
-    for talker in (talkers[ONES], talkers[kind]):
-        with _ending(talker), _talks(talker, *(f"short {name}" for name in range(4))) as talks:
-            for seed, talk in enumerate(talks):
-                talk.say(ONE, payload(3, seed))
-            run(talker, *talks)
-            tables = [talk.slot.state.table for talk in talks]
-            held.append([(table.position, table.stops, talk.codes(ONE)) for table, talk in zip(tables, talks, strict=True)])
-    assert held[0] == held[1]
-    assert any(position < 4 + 24 for position, *_ in held[0])
+def test_a_cancel_between_bursts_leaves_nothing(talkers: Talkers, kind: Kind) -> None:
+    assert _cancelled(talkers[kind]) == _one_by_one(_cancelled, talkers)
+
+
+def _held(talker: MiniCpmTalkerEngine) -> list[Any]:
+    with _ending(talker), _talks(talker, *(f"short {name}" for name in range(4))) as talks:
+        for seed, talk in enumerate(talks):
+            talk.say(ONE, payload(3, seed))
+        run(talker, *talks)
+        tables = [talk.slot.state.table for talk in talks]
+        return [(table.position, list(table.stops), talk.codes(ONE)) for table, talk in zip(tables, talks, strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_beyond_the_end_are_given_back(talkers: Talkers, kind: Kind) -> None:
+    expected = _one_by_one(_held, talkers)
+    assert _held(talkers[kind]) == expected
+    assert any(position < 4 + 24 for position, *_ in expected)
 
 
 @contextmanager
@@ -167,35 +187,37 @@ def _ill(talker: MiniCpmTalkerEngine, draw: int) -> Iterator[None]:
         yield
 
 
+def _failed(talker: MiniCpmTalkerEngine, draw: int) -> list[Any]:
+    with _talks(talker, "ill", "well") as (talk, other), _ill(talker, draw):
+        talk.say(ONE, payload(2, 1, turn_end=True), last=True)
+        _say(other, ONE, 4, 4, seed=2)
+        run(talker, talk, other)
+        told = [_told(talk), _told(other)]
+        assert talk.ends(ONE)[0].reason == stage_pb2.Finish.REASON_FAILED
+        _say(talk, TWO, 2, seed=9)
+        run(talker, talk)
+        return [*told, _told(talk)]
+
+
 @pytest.mark.behaviour("S2")
 @pytest.mark.parametrize(
     ("kind", "draw"),
     [((4, False), 2), ((5, False), 9), ((5, False), 33), ((26, False), 33), ((5, True), 9), ((5, True), 33), ((7, True), 8)],
 )
-def test_logits_that_are_not_finite_inside_a_burst_fail_one_session(
-    talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind, draw: int
-) -> None:
-    outputs: list[tuple[Any, ...]] = []
-    for talker in (talkers[ONES], talkers[kind]):
-        with _talks(talker, "ill", "well") as (talk, other), _ill(talker, draw):
-            talk.say(ONE, payload(2, 1, turn_end=True), last=True)
-            _say(other, ONE, 4, 4, seed=2)
-            run(talker, talk, other)
-            outputs.append((_told(talk), _told(other)))
-            assert talk.ends(ONE)[0].reason == stage_pb2.Finish.REASON_FAILED
-            _say(talk, TWO, 2, seed=9)
-            run(talker, talk)
-            outputs[-1] += (_told(talk),)
-    assert outputs[0] == outputs[1]
+def test_logits_that_are_not_finite_inside_a_burst_fail_one_session(talkers: Talkers, kind: Kind, draw: int) -> None:
+    assert _failed(talkers[kind], draw) == _one_by_one(_failed, talkers, draw)
+
+
+def _undisturbed(talker: MiniCpmTalkerEngine) -> list[Any]:
+    with _talks(talker, "again") as (talk,):
+        _say(talk, ONE, 4, 3, seed=6)
+        run(talker, talk)
+        return _told(talk)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_burst_that_raises_changes_nothing(talkers: dict[Kind, MiniCpmTalkerEngine], kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    with _talks(talkers[ONES], "again") as (talk,):
-        _say(talk, ONE, 4, 3, seed=6)
-        run(talkers[ONES], talk)
-        expected = _told(talk)
-    talker = talkers[kind]
+def test_a_burst_that_raises_changes_nothing(talkers: Talkers, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, talker = _one_by_one(_undisturbed, talkers), talkers[kind]
     decoder = talker._speaker._model.decoder
     real, calls = decoder.forward, [0]
 
@@ -220,7 +242,7 @@ def test_a_burst_that_raises_changes_nothing(talkers: dict[Kind, MiniCpmTalkerEn
         assert _told(talk) == expected and failures == 3
 
 
-def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: dict[Kind, MiniCpmTalkerEngine]) -> None:
+def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: Talkers) -> None:
     talker = talkers[5, False]
     with _talks(talker, "old", "new") as (old, new):
         _say(old, ONE, 4, 3, 2, seed=0)
@@ -229,7 +251,7 @@ def test_the_first_unit_of_a_turn_stays_the_most_urgent(talkers: dict[Kind, Mini
         assert talker.ready(new.slot) == 0.0 < talker.ready(old.slot)  # type: ignore[operator]
 
 
-def test_a_unit_takes_five_steps_of_five(talkers: dict[Kind, MiniCpmTalkerEngine]) -> None:
+def test_a_unit_takes_five_steps_of_five(talkers: Talkers) -> None:
     talker = talkers[5, False]
     with _talks(talker, "even") as (talk,):
         talk.say(ONE, payload(4, 1))

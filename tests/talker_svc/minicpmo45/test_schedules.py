@@ -28,6 +28,8 @@ Units = tuple[int, ...]
 """Text tokens of each unit of a turn."""
 Told = tuple[list[int], bool]
 """Codes of an output, and whether it is the last."""
+Alone = Callable[[str, int, Units], list[Told]]
+"""Of name, turn and units."""
 
 
 def ending(talker: MiniCpmTalkerEngine) -> MiniCpmTalkerEngine:
@@ -81,7 +83,7 @@ class Speech:
 
 class Crowd(RuleBasedStateMachine):
     talker: MiniCpmTalkerEngine
-    alone: Callable[[str, int, Units], list[Told]]
+    alone: Alone
 
     @initialize(units=st.lists(st.integers(0, 3), min_size=2, max_size=4))
     def begin(self, units: list[int]) -> None:
@@ -230,13 +232,13 @@ class Crowd(RuleBasedStateMachine):
             yield
 
 
-@pytest.mark.behaviour("N45", "N48", "S2")
-@pytest.mark.parametrize(("burst", "ahead", "graphs"), [(5, True, True), (5, True, False), (1, True, False), (7, False, True)])
-def test_any_order_of_things_draws_what_sessions_draw_alone(tiny_checkpoint: Path, burst: int, ahead: bool, graphs: bool) -> None:
+@pytest.fixture(scope="module")
+def alone(tiny_checkpoint: Path) -> Alone:
+    """What is told of a turn with nobody beside it, code by code."""
     oracle = ending(engine(tiny_checkpoint, burst=1, ahead=False, **LIMITS))
 
     @cache
-    def alone(name: str, turn: int, units: Units) -> list[Told]:
+    def once(name: str, turn: int, units: Units) -> list[Told]:
         talk, label = Talk(oracle, name, **CONFIGS.get(name, {})), Label(0, turn, f"t{turn}")
         for index in range(len(units)):
             say(talk, label, units, index)
@@ -244,6 +246,14 @@ def test_any_order_of_things_draws_what_sessions_draw_alone(tiny_checkpoint: Pat
         oracle.close(talk.slot)
         return told(talk, label)
 
+    return once
+
+
+@pytest.mark.behaviour("N45", "N48", "S2")
+@pytest.mark.parametrize(("burst", "ahead", "graphs"), [(5, True, True), (5, True, False), (1, True, False), (7, False, True)])
+def test_any_order_of_things_draws_what_sessions_draw_alone(
+    tiny_checkpoint: Path, alone: Alone, burst: int, ahead: bool, graphs: bool
+) -> None:
     talker = ending(engine(tiny_checkpoint, burst=burst, ahead=ahead, **LIMITS))
     if graphs:
         talker._speaker.graphs = RehearsedGraphs()

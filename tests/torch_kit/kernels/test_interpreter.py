@@ -38,6 +38,26 @@ def _unequal(x, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(x + tl.arange(0, SIZE), tl.arange(0, SIZE) + tl.arange(0, 2 * SIZE))
 
 
+@triton.jit
+def _more(x, BY: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.arange(0, SIZE)
+    tl.store(x + i, tl.load(x + i) + BY)
+
+
+@triton.jit
+def _zeros(x, out):  # type: ignore[no-untyped-def]
+    value = tl.load(x)
+    for at in range(2):
+        tl.store(out + 2 * at, value * 0.0)
+        tl.store(out + 2 * at + 1, value * -0.0)
+
+
+@triton.jit
+def _beside(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = x + tl.arange(0, SIZE)
+    tl.store(out + tl.arange(0, SIZE), tl.load(place + tl.load(out)))
+
+
 def _ints(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
@@ -63,3 +83,28 @@ def test_rows_columns_and_scalars_meet() -> None:
 def test_shapes_that_do_not_meet_are_refused() -> None:
     with pytest.raises(InterpreterError, match="broadcast"):
         _unequal[(1,)](_ints(*range(8)), SIZE=4)
+
+
+def test_numbers_that_a_type_does_not_hold_are_refused_however_often() -> None:
+    x = torch.tensor([1, 2], dtype=torch.uint8)
+    _more[(1,)](x, BY=250, SIZE=2)
+    assert x.tolist() == [251, 252]
+    for by, why in ((256, "out of range"), (-1, "negative scalar"), (256, "out of range"), (5, "overflow of uint8")):
+        with pytest.raises(InterpreterError, match=why):
+            _more[(1,)](x, BY=by, SIZE=2)
+    assert x.tolist() == [251, 252]
+
+
+def test_the_two_zeros_are_two_numbers() -> None:
+    out = torch.ones(4)
+    _zeros[(1,)](torch.tensor([3.0]), out)
+    assert out.tolist() == [0.0] * 4 and out.signbit().tolist() == [False, True] * 2
+
+
+def test_a_place_and_a_fraction_make_no_place() -> None:
+    for _ in range(2):
+        with pytest.raises(InterpreterError, match="IncompatibleTypeErrorImpl"):
+            _beside[(1,)](torch.arange(4.0), torch.zeros(4), SIZE=2)
+    out = torch.tensor([1, 0], dtype=torch.int32)
+    _beside[(1,)](torch.arange(4, dtype=torch.int32), out, SIZE=2)
+    assert out.tolist() == [1, 2]
