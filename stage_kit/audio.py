@@ -94,7 +94,7 @@ def decode(data: bytes, encoding: int) -> Samples:
 def encode(samples: Samples, encoding: int) -> bytes:
     """float32 to coded bytes: rounded to nearest, clipped at full scale, NaN to silence."""
     if encoding == FLOAT32:
-        return bytes(samples.astype("<f4").data)
+        return bytes(np.clip(np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0), -1.0, 1.0).astype("<f4").data)
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = samples * np.float32(32768)
         # or too loud to tell

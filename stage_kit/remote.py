@@ -54,11 +54,8 @@ class RemoteLoop:
             task = asyncio.get_running_loop().create_task(self._closed(session, stopped))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-        elif control is Control.CANCEL:
-            self._stop(session, lambda work: bool(work.label.response_id) and work.label.epoch < session.slot.epoch)
         else:
-            session.intake.clear()
-            self._stop(session, lambda work: not work.label.response_id)
+            self._stop(session, lambda work: bool(work.label.response_id) and work.label.epoch < session.slot.epoch)
 
     def appended(self, session: Session) -> None:
         """See Runner."""

@@ -43,6 +43,7 @@ def test_pcm_is_exact_and_clips() -> None:
     assert encode(decode(every.tobytes(), PCM16), PCM16) == every.tobytes()
     loud = np.array([2.0, -2.0, np.nan, np.inf], np.float32)
     assert np.frombuffer(encode(loud, PCM16), "<i2").tolist() == [32767, -32768, 0, 32767]
+    assert decode(encode(loud, FLOAT32), FLOAT32).tolist() == [1.0, -1.0, 0.0, 1.0]
     assert np.array_equal(decode(encode(tone(16000, 99), FLOAT32), FLOAT32), tone(16000, 99))
     assert encode(np.zeros(0, np.float32), PCM16) == b"" and len(decode(b"", ULAW)) == 0
 
