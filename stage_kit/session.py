@@ -183,7 +183,10 @@ class Session:
         """The next output to write."""
         if self.opening or self.closing:
             return None
+        kept = self.outputs.kept_bytes
         output = self.outputs.next()
+        # a receipt that left takes no room, and nobody acknowledges it
+        self._freed(kept - self.outputs.kept_bytes)
         waits = output is None and self.outputs.is_waiting_for_credit()
         if waits and not self._waits_for_credit:
             self.host.metrics.credit_waits.inc()
@@ -259,7 +262,7 @@ class Session:
 
     def _made(self, output: Output) -> None:
         if self.closing or output.below(self.fence.epoch):
-            self.slot.freed(output.size)
+            self._freed(output.size)
             return
         output.made_at = time.monotonic()
         if output.since:

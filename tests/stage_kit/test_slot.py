@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 
+from parley_stage.v1 import stage_pb2
+
 from stage_kit.engine import Label
 from stage_kit.outputs import OVERHEAD_BYTES
 from stage_kit.slot import Slot
+from tests.stage_kit.support import PCM_24K, RESPONSE, Probe, serving, until_set
 
 BOUND = 2 * OVERHEAD_BYTES
 LABEL = Label(0, 1, "r1")
@@ -44,3 +47,38 @@ def test_an_engine_that_found_no_room_is_woken_when_some_is_freed_at_that_moment
     woken = slot.freed(freed)
     freed.engine.join()
     assert slot.has_room() and (woken or freed.has_room)
+
+
+async def test_room_that_comes_with_outputs_of_a_cancelled_epoch_wakes_the_engine() -> None:
+    """They were on their way to the event loop when the epoch ended, and the engine saw the new append before they were forgotten."""
+    engine = Probe()
+    async with serving(engine, kept_output_bytes=3000) as (client, service):
+        talk, host = client.converse(), service.hosts["probe"]
+        await talk.open()
+        engine.gate.clear()
+        await talk.text("fill 4")
+        await until_set(engine.busy)
+        (session,) = host.held()
+        text = stage_pb2.Payload(text=stage_pb2.Text(text="anew"))
+        append = stage_pb2.Append(edge="core", position=2, previous=1, lane=stage_pb2.Lane.Name(RESPONSE), payload=text)
+        engine.gate.set()
+        # the event loop stands still meanwhile
+        while session.slot.has_room() or host.runner.age_ms():
+            pass
+        session.append(stage_pb2.ToStage(authority=talk.authority, label=Label(1, 1, "r2").proto(), append=append))
+        while ("cancelled", "s1") not in engine.log or host.runner.age_ms():
+            pass
+        assert not session.slot.has_room()
+        assert await talk.texts(1) == ["anew"]
+
+
+async def test_receipts_that_left_take_no_room() -> None:
+    async with serving(Probe(output_rate=24000), kept_output_bytes=8000) as (client, _):
+        talk = client.converse()
+        await talk.open(output_format=PCM_24K)
+        await talk.send(credit=stage_pb2.Credit(granted_ms=1_000_000))
+        for unit in range(200):
+            await talk.text(f"unit {unit}")
+            position = (await talk.read("chunk")).chunk.position
+            await talk.read("unit_done")
+            await talk.send(ack=stage_pb2.Ack(position=position))

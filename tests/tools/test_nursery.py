@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -45,3 +46,25 @@ def test_signals_and_who_is_waited_for_in_vain(nursery: Nursery, tmp_path: Path)
     sleepers[1].terminate()
     assert [each.wait(30) for each in sleepers] == [-signal.SIGKILL, -signal.SIGTERM]
     sleepers[0].kill()
+
+
+def test_an_end_that_nobody_heard_of_is_no_fault(tmp_path: Path) -> None:
+    made = Nursery()
+    child = run(made, tmp_path / "log", "pass")
+    select.select([made._line], [], [])
+    assert child.returncode is None and made.close() == 0
+
+
+def test_a_nursery_that_died_says_so_and_its_children_can_be_killed(tmp_path: Path) -> None:
+    made = Nursery()
+    sleeper = run(made, tmp_path / "log", "import time; time.sleep(60)")
+    end = os.pidfd_open(sleeper.pid)
+    os.kill(made._process.pid, signal.SIGKILL)
+    made._process.wait()
+    for ask in (sleeper.poll, lambda: run(made, tmp_path / "log", "pass")):
+        with pytest.raises(RuntimeError, match="has ended"):
+            ask()
+    sleeper.kill()
+    assert select.select([end], [], [], 30)[0]
+    os.close(end)
+    made.close()
