@@ -71,7 +71,8 @@ class Carrier:
     async def next(self) -> stage_pb2.FromStageBatch | None:
         """The next batch to write; None at the end."""
         rest = self._gave_at + min(len(self._streams) * REST_S_PER_STREAM, MOST_REST_S) - time.monotonic()
-        if rest > LEAST_REST_S:
+        # what did not fit into the batch before is there already
+        if rest > LEAST_REST_S and self._left_over is None:
             await asyncio.sleep(rest)
         while not self._ended:
             self._wake.clear()

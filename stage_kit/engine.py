@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -70,8 +71,8 @@ class Card(msgspec.Struct, frozen=True):
     output_rate: int = 0
     """Hz of the float32 samples given to `Slot.emit_audio`; 0: makes no client audio."""
     piece_ms: int = 0
-    """Longest piece of client audio in one chunk, if much may be unheard; 100 ms in any case. Stage, gateway and client pay for each piece,
-    hardly for its length."""
+    """Longest first piece of client audio in one chunk, if much may be unheard; 100 ms in any case. What is there behind it may go in
+    longer ones. Stage, gateway and client pay for each piece, hardly for its length."""
     unit_ms: int = 0
     kv_bytes: int = 0
     kv_bytes_per_session: int = 0
@@ -117,6 +118,7 @@ class Engine(ABC):
 
     card: Card
     _waits: Wait | None = None
+    _together: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def on_wait(self, call: Wait) -> None:
         """What `wait` does (the kit's own call)."""
@@ -128,6 +130,15 @@ class Engine(ABC):
         every session gives one in its turn. A session that ends so is stepped to the end, and not again."""
         if self._waits is not None:
             self._waits(done)
+
+    def on_together(self, call: Callable[[], AbstractContextManager[None]]) -> None:
+        """What `together` gives (the kit's own call)."""
+        self._together = call
+
+    def together(self) -> AbstractContextManager[None]:
+        """For what is emitted of many sessions in a row: it leaves at the end, in order. While what was emitted first is sent, whoever goes
+        on emitting waits for the interpreter again and again."""
+        return self._together()
 
     def load(self) -> None:
         """Reads the model and warms it up; the service is ready when it returns."""

@@ -85,6 +85,7 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._run, name=f"engine-{engine.card.stage}", daemon=True)
         self._log = logger(stage=engine.card.stage)
         engine.on_wait(self._wait)
+        engine.on_together(outbox.together)
 
     async def start(self) -> None:
         """Starts the thread and waits for Engine.load. Raises what that raised."""

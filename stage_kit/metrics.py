@@ -98,8 +98,9 @@ class StageMetrics:
         metrics.engine.labels(stage, card.engine, card.model).set(1)
         metrics.slots.labels(stage).set(card.slots)
         metrics.refused.labels(stage, "CODE_STALE_AUTHORITY")
-        for outcome in APPEND_OUTCOMES:
-            metrics.appends.labels(stage, outcome)
+        # kept: to find a series takes longer than to count
+        self._appends = {outcome: metrics.appends.labels(stage, outcome) for outcome in APPEND_OUTCOMES}
+        self._outputs: dict[str, Counter] = {}
         metrics.first_output.labels(stage)
         if card.unit_ms and card.input_rate:  # who hears tells when a unit is done
             metrics.unit_length.labels(stage).set(card.unit_ms / 1000)
@@ -132,11 +133,12 @@ class StageMetrics:
 
     def append(self, outcome: str) -> None:
         """accepted, discarded, duplicate, gap, refused."""
-        self._metrics.appends.labels(self._stage, outcome).inc()
+        self._appends[outcome].inc()
 
     def output(self, kind: str) -> None:
         """Payload kind, "last" for a bare end, "unit_done"."""
-        self._metrics.outputs.labels(self._stage, kind).inc()
+        series = self._outputs.get(kind) or self._outputs.setdefault(kind, self._metrics.outputs.labels(self._stage, kind))
+        series.inc()
 
     def refuse(self, code: str) -> None:
         """StageError.Code by name."""

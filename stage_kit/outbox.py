@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -15,10 +16,28 @@ class Outbox:
         self._loop = loop
         self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._woken = False
+        self._gathers = False
 
     def post(self, call: Callable[[Any], None], argument: Any) -> None:
         """Has the loop run `call(argument)` after all that was posted before."""
         self._calls.append((call, argument))
+        if not self._gathers:
+            self._wake()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is posted inside, from any thread, wakes the loop once, at the end. One thread at a time may gather; where two do, the first
+        that ends ends it for both."""
+        self._gathers = True
+        try:
+            yield
+        finally:
+            # falls before the queue is looked at: a post in between wakes the loop once more, and none is lost
+            self._gathers = False
+            if self._calls:
+                self._wake()
+
+    def _wake(self) -> None:
         if not self._woken:
             self._woken = True
             try:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from parley_stage.v1 import stage_pb2
 
-from stage_kit.carrier import PARCEL_BYTES
+from stage_kit.carrier import PARCEL_BYTES, Carrier
+from stage_kit.settings import Settings
 from tests.stage_kit import support
 from tests.stage_kit.support import PCM_24K, WAIT_S, Carry, Conversation, Probe, StageClient, positions, serving, until_set
 
@@ -181,3 +182,28 @@ async def test_refusals_that_nobody_reads_end_the_call() -> None:
         await carry.write(*(stage_pb2.ToStageParcel(stream=carry.begin().number, message=attach) for _ in range(4)))
         assert await talk.ended() == []
         assert [held.session_id for held in await client.held()] == ["s1"]
+
+
+@pytest.mark.parametrize(("count", "rests"), [(1, True), (3, False)])
+async def test_a_call_rests_between_two_batches_but_not_where_one_was_full(
+    monkeypatch: pytest.MonkeyPatch, count: int, rests: bool
+) -> None:
+    rested: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rested.append(seconds)
+
+    carrier = Carrier(Settings())
+    streams = [carrier.stream(stage_pb2.ToStageParcel(stream=number, message=stage_pb2.ToStage())) for number in range(1, 201)]
+    monkeypatch.setattr("stage_kit.carrier.asyncio.sleep", sleep)
+    text = "x" * (Settings().message_bytes // 3)
+    for stream in streams[:count]:
+        assert stream is not None
+        stream.reply(stage_pb2.FromStage(error=stage_pb2.StageError(message=text)))
+    batch = await carrier.next()
+    assert batch is not None and len(batch.parcels) == 1 and not rested
+    if count == 1:
+        assert streams[0] is not None
+        streams[0].reply(stage_pb2.FromStage(error=stage_pb2.StageError(message=text)))
+    assert await carrier.next() is not None
+    assert bool(rested) is rests

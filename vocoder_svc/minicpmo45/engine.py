@@ -220,18 +220,21 @@ class MiniCpmVocoderEngine(Engine):
 
     def _send(self) -> None:
         """One session's failure is kept, and all others' sound leaves."""
-        while self._spoken:
-            spoken = self._spoken.popleft()
-            finish = stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP) if spoken.last else None
-            try:
-                spoken.slot.emit_audio(spoken.samples, spoken.turn.label, last=spoken.last, finish=finish)
-            except Exception as error:
-                # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
-                failure = StepFailed(spoken.slot, str(error))
-                failure.__cause__ = error
-                self._failure = failure, spoken.turn.label
-                spoken.slot.fail(spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
-                spoken.session.stream.drop(spoken.turn.label)
+        with self.together():
+            while self._spoken:
+                self._send_one(self._spoken.popleft())
+
+    def _send_one(self, spoken: Spoken) -> None:
+        finish = stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP) if spoken.last else None
+        try:
+            spoken.slot.emit_audio(spoken.samples, spoken.turn.label, last=spoken.last, finish=finish)
+        except Exception as error:
+            # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
+            failure = StepFailed(spoken.slot, str(error))
+            failure.__cause__ = error
+            self._failure = failure, spoken.turn.label
+            spoken.slot.fail(spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
+            spoken.session.stream.drop(spoken.turn.label)
 
     def _tell_failure(self) -> None:
         if self._failure is not None:

@@ -14,6 +14,7 @@ from stage_kit import Append, Label, Slot, StepFailed
 from stage_kit.audio import PCM16, Format
 from stage_kit.audio_out import AudioOut
 from stage_kit.outputs import Output
+from tests.support.together import gatherings
 from tests.vocoder_svc.minicpmo45.sounds import pcm, text
 from tests.vocoder_svc.minicpmo45.test_engine import engine_on
 from vocoder_svc.minicpmo45.engine import MiniCpmVocoderEngine
@@ -179,3 +180,12 @@ def test_networks_that_fail_hold_no_sound_back(engine: MiniCpmVocoderEngine, tal
     engine.failed(talk.slot, talk.slot.working)
     _run(engine, talk)
     assert talk.ends() == [(ONE, STOP), (TWO, FAILED)]
+
+
+def test_sound_of_a_step_leaves_together(engine: MiniCpmVocoderEngine, talks: list[Talk]) -> None:
+    with gatherings(engine, [talk.left for talk in talks]) as gathered:
+        for talk in talks:
+            talk.codes(ONE, 1, 25, last=True)
+        _run(engine, *talks)
+    assert [sum(each) for each in zip(*gathered, strict=True)] == [len(talk.left) for talk in talks]
+    assert all(min(each) > 0 for each in gathered if any(each)) and all(talk.left for talk in talks)
