@@ -30,7 +30,7 @@ from benchmarks.native.material import Bench
 from benchmarks.native.spurts import spurts
 from minicpmo45.config import CODE_RATE
 
-SCRIPT_UNITS = 240
+SCRIPT_UNITS = 400
 STAGGER = 37
 """Units of the script that lie between two sessions."""
 LEAD_MS = 60_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from session_store import Store
 from session_store.errors import StoreError, StoreUnavailable, StoreUrlError
+from session_store.garbage import keep_for_good
 
 from . import tls
 from .access.key_file import KeyFileError
@@ -33,8 +33,6 @@ from .settings import Settings
 
 log = structlog.get_logger()
 STORE_RETRY_S = 0.25
-COLLECTED_AFTER = (1_000, 5, 100)
-"""The collector's thresholds: young collections stay short (2 ms), and full ones, for what sessions leave behind that ended, are rare."""
 
 
 class _Server(uvicorn.Server):
@@ -106,8 +104,7 @@ async def _serve(settings: Settings, profile: Profile, listener: socket.socket, 
     await patiently(hub.start, settings.advertise or f"{host}:{port}")
     server = _Server(_config(create_app(hub), settings, settings.http_tls()))
     observer = _Server(_config(create_metrics_app(hub), settings)) if observed is not None else None
-    gc.freeze()  # what start-up made stays: no collection walks through it again while somebody listens
-    gc.set_threshold(*COLLECTED_AFTER)
+    keep_for_good()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import secrets
@@ -16,6 +15,7 @@ from typing import Any
 import uvloop
 from parley_stage.v1 import stage_pb2_grpc
 
+from session_store.garbage import keep_for_good
 from session_store.loop_lag import watch_loop
 from stage_kit import logs
 from stage_kit.engine import Engine, RemoteEngine
@@ -35,8 +35,6 @@ SWITCH_S = 0.0005
 JOIN_S = 2.0
 """How long a step in progress may take when the service ends."""
 STOP_GRACE_S = 1.0
-COLLECTED_AFTER = (1_000, 5, 100)
-"""The collector's thresholds: young collections stay short, and full ones, for what sessions leave behind that ended, are rare."""
 
 
 class Service:
@@ -166,7 +164,7 @@ class Service:
 async def _run(service: str, engines: Sequence[Engine | RemoteEngine], settings: Settings) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    replica = Service(service, engines, settings, _keep_for_good)
+    replica = Service(service, engines, settings, keep_for_good)
 
     def on_signal() -> None:
         if stopping.is_set():
@@ -194,14 +192,6 @@ async def _run(service: str, engines: Sequence[Engine | RemoteEngine], settings:
             task.cancel()
         await asyncio.gather(drained, failed, stopped, return_exceptions=True)
         await replica.stop()
-
-
-def _keep_for_good() -> None:
-    """What was imported and loaded stays, so no full collection walks through it: of torch's modules that stops a step for a tenth of a
-    second."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTED_AFTER)
 
 
 async def _stopped_while_loading(stopping: asyncio.Event, replica: Service) -> None:

@@ -75,7 +75,8 @@ class Deployed:
         ready, and how often it was started. Raises RuntimeError where it never is."""
         self._processes[name].kill()
         await asyncio.to_thread(self._processes[name].wait)
-        (self._folder / f"{name}.json").unlink()
+        # gone where it ended in order just before
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
         began = time.monotonic()
         starts = 0
         while True:

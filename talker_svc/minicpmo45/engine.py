@@ -195,19 +195,17 @@ class MiniCpmTalkerEngine(Engine):
 
     def _land(self, burst: Burst, slots: list[Slot]) -> None:
         failure: Exception | None = None
-        drawn = burst.codes()
-        with self.together():
-            for slot, job, codes in zip(slots, burst.jobs, drawn, strict=True):
-                if codes is None:
-                    continue
-                try:
-                    self._take(slot, job.turn, codes)
-                except Exception as error:
-                    # the others' codes were drawn, too, and will not be drawn again; one failure can be raised, and all are told
-                    slot.working, failure = job.turn.label, StepFailed(slot, str(error))
-                    failure.__cause__ = error
-                    slot.fail(job.turn.label, f"the talker failed ({type(error).__name__})")
-                    self.failed(slot, job.turn.label)
+        for slot, job, codes in zip(slots, burst.jobs, burst.codes(), strict=True):
+            if codes is None:
+                continue
+            try:
+                self._take(slot, job.turn, codes)
+            except Exception as error:
+                # the others' codes were drawn, too, and will not be drawn again; one failure can be raised, and all are told
+                slot.working, failure = job.turn.label, StepFailed(slot, str(error))
+                failure.__cause__ = error
+                slot.fail(job.turn.label, f"the talker failed ({type(error).__name__})")
+                self.failed(slot, job.turn.label)
         if failure is not None:
             raise failure
 

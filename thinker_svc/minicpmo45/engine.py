@@ -126,9 +126,7 @@ class MiniCpmThinkerEngine(Engine):
         )
         self._perception = Perception(weights, config, settings.slots, plain=settings.plain, kernels=settings.kernels)
         queries = config.vision.queries
-        self._stepper = Stepper(
-            self._model, self._perception, self._prefixes, queries, self._clock, draft=settings.draft, together=self.together
-        )
+        self._stepper = Stepper(self._model, self._perception, self._prefixes, queries, self._clock, draft=settings.draft)
         self._warm_up()
 
     def _narrow(self) -> Change | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +57,7 @@ class Job:
 
 
 class Stepper:
-    """`queries`: tokens that a picture or slice becomes. `draft`: what decides feeds `<|speak|>` with its sound, before it is drawn.
-    `together`: see Engine."""
+    """`queries`: tokens that a picture or slice becomes. `draft`: what decides feeds `<|speak|>` with its sound, before it is drawn."""
 
     def __init__(
         self,
@@ -70,7 +68,6 @@ class Stepper:
         clock: Callable[[], float],
         *,
         draft: bool = False,
-        together: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._model = model
         self._perception = perception
@@ -78,7 +75,6 @@ class Stepper:
         self._queries = queries
         self._clock = clock
         self._draft = draft
-        self._together = together
         self._tokens = model.vocabulary.tokens
 
     def step(self, slots: list[Slot], waiting: Callable[[Callable[[], bool]], Iterable[Session]] = lambda _: ()) -> None:
@@ -108,10 +104,9 @@ class Stepper:
             for job in rows:
                 _undo(job)
             raise
-        with self._together():
-            for job, made in zip(rows, decisions, strict=True):
-                self._fed(job, made)
-            self._finish(rows, decisions)
+        for job, made in zip(rows, decisions, strict=True):
+            self._fed(job, made)
+        self._finish(rows, decisions)
 
     # ---- before the forward
 

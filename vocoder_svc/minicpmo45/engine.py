@@ -57,6 +57,8 @@ class Session:
     stream: Stream = field(default_factory=Stream)
     heard_until: float = 0.0
     """Monotonic second at which the sound made so far ends, if it is heard as it is made."""
+    failed: Label = field(default_factory=Label)
+    """Of the turn that failed last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class MiniCpmVocoderEngine(Engine):
         self._voices: Voices
         self._rows = list(range(settings.slots - 1, -1, -1))
         self._spoken: deque[Spoken] = deque()
-        self._failure: tuple[StepFailed, Label] | None = None
+        self._failures: deque[StepFailed] = deque()
+        """That the kit was not yet told of; their turns have ended."""
         session = session_bytes(settings, self._config.flow)
         self.card = Card(
             stage="vocoder",
@@ -137,6 +140,7 @@ class MiniCpmVocoderEngine(Engine):
         """Gives row and voice back."""
         session = _session(slot)
         self._spoken = deque(spoken for spoken in self._spoken if spoken.slot is not slot)
+        self._failures = deque(failure for failure in self._failures if failure.slot is not slot)
         for voice in filter(None, (session.voice, session.next_voice)):
             self._voices.release(voice, slot.wake)
         self._rows.append(session.row)
@@ -163,8 +167,7 @@ class MiniCpmVocoderEngine(Engine):
         except BadCodes as error:
             # what was made before leaves before
             self._send()
-            slot.fail(label, str(error), code=stage_pb2.StageError.CODE_INVALID_ARGUMENT, param=error.param)
-            session.stream.drop(label)
+            self._end(slot, label, str(error), code=stage_pb2.StageError.CODE_INVALID_ARGUMENT, param=error.param)
 
     def cancelled(self, slot: Slot) -> None:
         """Forgets the turns of lower epochs."""
@@ -173,7 +176,7 @@ class MiniCpmVocoderEngine(Engine):
     def failed(self, slot: Slot, label: Label) -> None:
         """Forgets the turn and its sound, and ignores what else comes of it."""
         self._spoken = deque(spoken for spoken in self._spoken if spoken.slot is not slot or spoken.turn.label != label)
-        _session(slot).stream.drop(label)
+        self._forget(slot, label)
 
     def fatal(self, error: Exception) -> bool:
         """See `device_lost`."""
@@ -193,14 +196,16 @@ class MiniCpmVocoderEngine(Engine):
 
     def step(self, slots: list[Slot]) -> None:
         """Makes one piece of each slot, and sends it; where it looks ahead, it sends those of the step before, while the device works.
-        Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could not be sent; the others are done by then."""
+        Raises StepFailed for a slot whose networks gave NaN or infinity, or whose sound could not be sent; the others are done by then.
+        Where several failed, each call tells of one: what failed has ended, and the kit rests only once nothing more is told."""
         jobs = [job for slot in slots if (job := self._job(slot)) is not None]
         if jobs:
             for job, sound in zip(jobs, self._sounds(jobs), strict=True):
                 if sound.samples is not None:
                     self._made(job, sound.samples)
-                elif self._failure is None:
-                    self._failure = StepFailed(job.slot, "the vocoder gave values that are not finite"), job.turn.label
+                elif job.session.stream.holds(job.turn):
+                    self._failures.append(StepFailed(job.slot, "the vocoder gave values that are not finite"))
+                    self._end(job.slot, job.turn.label, "the vocoder failed (values that are not finite)")
         if not (jobs and self._settings.looks_ahead):
             self._send()
         self._tell_failure()
@@ -229,19 +234,28 @@ class MiniCpmVocoderEngine(Engine):
         try:
             spoken.slot.emit_audio(spoken.samples, spoken.turn.label, last=spoken.last, finish=finish)
         except Exception as error:
-            # the others' pieces were spoken, too, and must not be spoken again; one failure can be raised, and all are told
+            # the others' pieces were spoken, too, and must not be spoken again
             failure = StepFailed(spoken.slot, str(error))
             failure.__cause__ = error
-            self._failure = failure, spoken.turn.label
-            spoken.slot.fail(spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
-            spoken.session.stream.drop(spoken.turn.label)
+            self._failures.append(failure)
+            self._end(spoken.slot, spoken.turn.label, f"the vocoder failed ({type(error).__name__})")
 
     def _tell_failure(self) -> None:
-        if self._failure is not None:
-            (failure, label), self._failure = self._failure, None
-            # by now it may work for the turn behind that
-            failure.slot.working = label
+        if self._failures:
+            failure = self._failures.popleft()
+            # by now it may work for the turn behind that; the kit will end the turn again, and a slot knows only the last that it ended
+            failure.slot.working = _session(failure.slot).failed
             raise failure
+
+    def _end(self, slot: Slot, label: Label, message: str, *, code: int = stage_pb2.StageError.CODE_ENGINE_FAILED, param: str = "") -> None:
+        """The turn has failed; see Slot.fail."""
+        slot.fail(label, message, code=code, param=param)
+        self._forget(slot, label)
+
+    def _forget(self, slot: Slot, label: Label) -> None:
+        session = _session(slot)
+        session.stream.drop(label)
+        session.failed = label
 
     def _warm_up(self) -> None:
         """Holds the default voice for good, and speaks one piece in it that nobody hears. Raises BadVoice."""
@@ -298,8 +312,7 @@ class MiniCpmVocoderEngine(Engine):
         # what was made before leaves before
         self._send()
         code = stage_pb2.StageError.CODE_LIMIT_EXCEEDED if full else stage_pb2.StageError.CODE_INVALID_ARGUMENT
-        slot.fail(turn.label, f"no voice: {error}", code=code, param="voices_bytes" if full else "reference_voice")
-        session.stream.drop(turn.label)
+        self._end(slot, turn.label, f"no voice: {error}", code=code, param="voices_bytes" if full else "reference_voice")
         # tried again for the next turn
         session.next_voice = self._voices.hold(session.voice.recording, slot.wake)
 

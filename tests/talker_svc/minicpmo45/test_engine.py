@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from stage_kit import InvalidConfig, Label
 from talker_svc.minicpmo45.engine import MiniCpmTalkerEngine
 from talker_svc.minicpmo45.settings import MiniCpmTalkerSettings
-from tests.support.together import gatherings
 from tests.talker_svc.minicpmo45.support.harness import LLM_DIM, Talk, engine, payload, run
 from torch_kit.pages import PoolExhausted
 
@@ -317,14 +316,3 @@ def test_a_bad_configuration_is_named(talker: MiniCpmTalkerEngine, config: dict[
 def test_settings_that_cannot_hold_a_unit_are_refused() -> None:
     with pytest.raises(ValidationError, match="positions"):
         MiniCpmTalkerSettings(checkpoint=Path(), positions=256, thought_tokens=200)
-
-
-def test_codes_of_a_step_leave_together(talker: MiniCpmTalkerEngine) -> None:
-    talks = [Talk(talker, name) for name in ("one", "two", "three")]
-    for talk in talks:
-        talk.say(ONE, payload(3, 1))
-    with gatherings(talker, [talk.outputs for talk in talks]) as gathered:
-        run(talker, *talks)
-    assert [each for each in gathered if any(each)] == [[1, 1, 1]] and all(len(talk.outputs) == 1 for talk in talks)
-    for talk in talks:
-        talker.close(talk.slot)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from stage_kit import Label, SessionOver
-from tests.support.together import gatherings
 from tests.thinker_svc.minicpmo45.clients import Client, run
 from tests.thinker_svc.minicpmo45.thinking import told
 from thinker_svc.minicpmo45.engine import MiniCpmThinkerEngine
@@ -296,13 +295,3 @@ def test_units_of_a_log_are_heard_ahead_and_fed_as_they_were(crowd: Crowd) -> No
         crowd.ahead(client, 1_000)
         run(client)
     assert told(again.outputs) == told(whole.outputs)[3:]
-
-
-def test_what_a_step_decides_leaves_together(crowd: Crowd) -> None:
-    clients = [crowd.open(name) for name in ("same!", "same?")]
-    for client in clients:
-        client.sound(1030)
-    with gatherings(crowd.engine, [client.outputs for client in clients]) as gathered:
-        run(*clients)
-    assert [sum(each) for each in zip(*gathered, strict=True)] == [len(client.outputs) for client in clients]
-    assert all(min(each) > 0 for each in gathered if any(each)) and all(client.outputs for client in clients)

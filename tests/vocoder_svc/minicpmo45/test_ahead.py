@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from parley_stage.v1 import stage_pb2
 
 from stage_kit import Append, Label, Slot, StepFailed
@@ -18,6 +19,7 @@ from tests.support.together import gatherings
 from tests.vocoder_svc.minicpmo45.sounds import pcm, text
 from tests.vocoder_svc.minicpmo45.test_engine import engine_on
 from vocoder_svc.minicpmo45.engine import MiniCpmVocoderEngine
+from vocoder_svc.minicpmo45.model import Sound
 
 ONE, TWO, THREE = Label(1, 1, "t1"), Label(1, 2, "t2"), Label(1, 3, "t3")
 TOO_LONG = {"reference_voice": text(pcm(16_000, 9.0))}
@@ -65,10 +67,14 @@ class Talk:
     def seconds(self, label: Label) -> float:
         return sum(each.audio_ms for each in self.left if each.label == label) / 1000
 
+    def sound(self, label: Label) -> NDArray[np.float32]:
+        coded = [each.payload.audio.data for each in self.left if each.label == label and each.payload is not None]
+        return np.frombuffer(b"".join(coded), "<i2").astype(np.float32) / 32768
+
 
 @pytest.fixture
 def talks(engine: MiniCpmVocoderEngine) -> Iterator[list[Talk]]:
-    """Three sessions, whose voice is there."""
+    """Three sessions, whose voice is there; a test closes those that it takes out."""
     opened = [Talk(engine) for _ in range(3)]
     for talk in opened:
         talk.settle()
@@ -95,6 +101,60 @@ def _breaks(monkeypatch: pytest.MonkeyPatch, talk: Talk, *, once: bool = False) 
         raise RuntimeError("no")
 
     monkeypatch.setattr(talk.slot.audio_out, "push", push)
+
+
+class Counted:
+    """Looks who had sent what when the networks gave their outcome."""
+
+    def __init__(self, step: Any, *talks: Talk) -> None:
+        self.made: list[tuple[bool, ...]] = []
+        self._step, self._talks = step, talks
+
+    def __call__(self, *args: Any) -> Any:
+        outcome = self._step(*args)
+        self.made.append(tuple(bool(talk.left) for talk in self._talks))
+        return outcome
+
+
+@pytest.mark.behaviour("S1", "S2", "N46")
+def test_a_step_s_sound_is_sent_while_the_next_is_made(
+    engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, bad, other = talks
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._settings, "ahead", False)
+        expected = _alone(engine, (7, 25), (8, 30))
+    gone = Talk(engine)
+    for talk in (first, gone, bad):
+        talk.codes(ONE, 7, 25)
+        talk.codes(ONE, 8, 30, last=True)
+    other.codes(ONE, 7, 25, last=True)
+    _breaks(monkeypatch, bad)
+    counted = Counted(engine._vocoder.step, first, other)
+    monkeypatch.setattr(engine._vocoder, "step", counted)
+    engine.step([first.slot, gone.slot, bad.slot])
+    assert not first.left and not gone.left
+    engine.close(gone.slot)
+    with pytest.raises(StepFailed) as failed:
+        engine.step([other.slot, first.slot])
+    assert failed.value.slot is bad.slot and bad.ends() == [(ONE, FAILED)] and not bad.is_ready
+    assert counted.made == [(False, False), (True, False)], "sent once the device was at work, before anything of it was read"
+    _run(engine, other)
+    _run(engine, first)
+    assert not gone.left and first.ends() == other.ends() == [(ONE, STOP)]
+    sound = first.sound(ONE)
+    assert len(sound) == len(expected) and np.abs(sound - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def _alone(engine: MiniCpmVocoderEngine, *messages: tuple[int, int]) -> NDArray[np.float32]:
+    """Sound of a turn of these seeds and counts of codes."""
+    talk = Talk(engine)
+    talk.settle()
+    for number, (seed, count) in enumerate(messages, 1):
+        talk.codes(ONE, seed, count, last=number == len(messages))
+    _run(engine, talk)
+    engine.close(talk.slot)
+    return talk.sound(ONE)
 
 
 @pytest.mark.behaviour("S2")
@@ -131,6 +191,79 @@ def test_sound_that_cannot_be_sent_is_charged_to_its_own_turn(
     assert talk.slot.working == ONE
     _run(engine, talk)
     assert talk.ends() == [(ONE, FAILED), (TWO, STOP)]
+
+
+def _spoils(monkeypatch: pytest.MonkeyPatch, engine: MiniCpmVocoderEngine, *rows: int) -> None:
+    """The next step's networks give no numbers for these rows of the batch."""
+    whole = engine._vocoder.step
+
+    def step(*args: Any) -> list[Sound]:
+        monkeypatch.setattr(engine._vocoder, "step", whole)
+        return [Sound(None) if row in rows else sound for row, sound in enumerate(whole(*args))]
+
+    monkeypatch.setattr(engine._vocoder, "step", step)
+
+
+def _served(engine: MiniCpmVocoderEngine, talks: list[Talk]) -> list[int]:
+    """Runs them as the kit does; which were told to have failed, in order."""
+    told: list[int] = []
+    while True:
+        ready = [talk.slot for talk in talks if talk.is_ready]
+        try:
+            engine.step(ready) if ready else engine.rest()
+        except StepFailed as failure:
+            told += [number for number, talk in enumerate(talks) if talk.slot is failure.slot]
+            failure.slot.fail(failure.slot.working, "the engine failed")
+            engine.failed(failure.slot, failure.slot.working)
+        else:
+            if not ready:
+                return told
+
+
+@pytest.mark.behaviour("S2")
+@pytest.mark.parametrize("ahead", [False, True])
+def test_every_failure_of_a_step_is_told_and_ends_its_own_turn_alone(
+    engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """Both ways at once: values that are no numbers, of two, and sound that cannot be sent."""
+    monkeypatch.setattr(engine._settings, "ahead", ahead)
+    talks.append(Talk(engine))
+    for talk in talks:
+        talk.codes(ONE, 1, 22, last=True)
+        talk.codes(TWO, 2, 22, last=True)
+    _spoils(monkeypatch, engine, 0, 2)
+    _breaks(monkeypatch, talks[1], once=True)
+    assert _served(engine, talks) == [0, 2, 1]
+    *bad, good = talks
+    for talk in bad:
+        assert talk.ends() == [(ONE, FAILED), (TWO, STOP)] and not talk.seconds(ONE)
+    assert good.ends() == [(ONE, STOP), (TWO, STOP)]
+
+
+@pytest.mark.behaviour("S2")
+def test_two_turns_of_a_session_that_fail_in_one_step_end_once_each(
+    engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = talks[0]
+    for number, label in enumerate((ONE, TWO, THREE)):
+        talk.codes(label, number, 22, last=True)
+    engine.step([talk.slot])
+    _breaks(monkeypatch, talk, once=True)
+    _spoils(monkeypatch, engine, 0)
+    assert _served(engine, talks) == [0, 0]
+    assert talk.ends() == [(ONE, FAILED), (TWO, FAILED), (THREE, STOP)]
+
+
+def test_nobody_is_told_of_a_session_that_is_over(engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch) -> None:
+    for talk in talks:
+        talk.codes(ONE, 1, 22, last=True)
+    _spoils(monkeypatch, engine, 0, 1, 2)
+    with pytest.raises(StepFailed) as failed:
+        engine.step([talk.slot for talk in talks])
+    assert failed.value.slot is talks[0].slot
+    engine.close(talks.pop(1).slot)
+    assert _served(engine, talks) == [1]
+    assert talks[1].ends() == [(ONE, FAILED)]
 
 
 def test_a_turn_that_is_refused_ends_behind_the_turn_before_it(engine: MiniCpmVocoderEngine, talks: list[Talk]) -> None:

@@ -241,57 +241,14 @@ def test_sound_that_cannot_be_sent_fails_its_sessions_and_is_spoken_once_by_the_
 
     for session in bad:
         session.emit_audio = _refused  # type: ignore[method-assign]
-    with pytest.raises(StepFailed) as failed:
-        engine.step([bad[0].slot, good.slot, bad[1].slot])
-    assert failed.value.slot in [session.slot for session in bad]
+    for session, call in zip(bad, (lambda: engine.step([bad[0].slot, good.slot, bad[1].slot]), engine.rest), strict=True):
+        with pytest.raises(StepFailed) as failed:
+            call()
+        assert failed.value.slot is session.slot
     assert [[label for label, *_ in session.failures] for session in bad] == [[ONE], [ONE]]
     assert not any(session.ready() for session in bad)
     good.run()
     assert np.abs(good.sound(ONE) - _alone(engine, ONE, [_codes(7, 50)])).max() < 1e-3
-
-
-@pytest.mark.behaviour("S1", "S2", "N46")
-def test_an_engine_that_looks_ahead_sends_a_step_s_sound_while_the_next_is_made(engine: MiniCpmVocoderEngine) -> None:
-    messages = [_codes(7, 25), _codes(8, 30)]
-    expected = _alone(engine, ONE, messages)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine._settings, "ahead", True)
-        patch.setattr(engine._vocoder, "step", counted := _Counted(engine._vocoder.step))
-        first, gone, bad, other = (Session(engine) for _ in range(4))
-        counted.sessions = (first, other)
-        for session in (first, gone, bad, other):
-            session.settle()
-        for session in (first, gone, bad):
-            session.codes(ONE, messages[0])
-            session.codes(ONE, messages[1], last=True)
-        other.codes(ONE, messages[0], last=True)
-        bad.emit_audio = _refused  # type: ignore[method-assign]
-        engine.step([first.slot, gone.slot, bad.slot])
-        assert not first.made and not gone.made
-        gone.close()
-        with pytest.raises(StepFailed) as failed:
-            engine.step([other.slot, first.slot])
-        assert failed.value.slot is bad.slot and [label for label, *_ in bad.failures] == [ONE] and not bad.ready()
-        assert counted.made == [(0, 0), (1, 0)], "sent once the device was at work, before anything of it was read"
-        other.run()
-        first.run()
-    assert not gone.made and len(first.sound(ONE)) == len(expected)
-    assert np.abs(first.sound(ONE) - expected).max() < 1e-3 * np.abs(expected).max()
-    assert [each.last for each in first.made] == [False, False, True] and other.made[-1].last
-
-
-class _Counted:
-    """Looks what its sessions have when the networks gave their outcome."""
-
-    def __init__(self, step: Any) -> None:
-        self.sessions: tuple[Session, ...] = ()
-        self.made: list[tuple[int, ...]] = []
-        self._step = step
-
-    def __call__(self, *args: Any) -> Any:
-        outcome = self._step(*args)
-        self.made.append(tuple(len(session.made) for session in self.sessions))
-        return outcome
 
 
 def _refused(*_: Any, **__: Any) -> None:
