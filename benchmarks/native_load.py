@@ -27,12 +27,14 @@ from benchmarks.native import card, deployment, load, material
 from benchmarks.native.load import Level
 from benchmarks.native.load_plot import draw
 from benchmarks.native.material import Bench
-from benchmarks.native.spurts import spurts
+from benchmarks.native.spurts import MEAN_S, TEXTS, spurts
 from minicpmo45.config import CODE_RATE
 
+SEED = 22
 SCRIPT_UNITS = 400
-STAGGER = 37
-"""Units of the script that lie between two sessions."""
+"""Whole decks of texts, with speech in every unit and in half of them."""
+STAGGER = 137
+"""Units of the script that lie between two sessions: the windows of 32 to 128 sessions cover it about evenly."""
 LEAD_MS = 60_000
 """So that no sound is held back for being early: the lag is the server's."""
 
@@ -51,7 +53,7 @@ class Run:
         """Checkpoint, script, and what the card can do."""
         options = self.options
         material.checkpoint(self.bench.checkpoint, full=not options.tiny)
-        units = spurts(SCRIPT_UNITS, options.share, 22)
+        units = spurts(SCRIPT_UNITS, options.share, SEED)
         # of this run alone: another may be on another card
         self._script = self.bench.checkpoint / f"load_script_{os.getpid()}.json"
         self._script.write_text(json.dumps({"units": units, "stagger": STAGGER}))
@@ -59,8 +61,8 @@ class Run:
         if self.bench.on.type == "cuda":
             torch.cuda.empty_cache()  # the services need it
         self.raw["conditions"] = [
-            f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of 6 s on average, "
-            "text tokens a unit {1: 5, 2: 15, 3: 35, 4: 30, 5: 10, 8: 4, 18: 1} %",
+            f"{'tiny' if options.tiny else 'released'} sizes, random weights, scripted decisions: spurts of speech of {MEAN_S:g} s on "
+            f"average, text tokens a unit {TEXTS} %",
             f"preloaded: {options.context} tokens of context in a window of {options.window}, an audio encoder's cache of random age, "
             f"{options.held} tokens in every talker's turn; voice of {material.VOICE_S:g} s (250 mel frames)",
             "random weights never draw the end of a turn: its last unit ends after 25 codes",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -30,9 +31,14 @@ LIBRARIES = (
     *("prometheus_client", "structlog", "tenacity", "yaml", "numpy.typing", "msgspec", "soxr", "pybase64"),
 )
 """What takes long to import in the gateway and in scripted services."""
-LARGEST = 1 << 17
-"""Bytes of a message."""
+LARGEST = 1 << 12
+"""Bytes of a message, which holds no order: it comes as a file, however long it is."""
 WATCH_S = 0.01
+PR_SET_PDEATHSIG = 1
+
+
+class NurseryEnded(RuntimeError):
+    """Nobody can fork any more, nor tell how those ended that were forked; they were killed."""
 
 
 class Order(msgspec.Struct):
@@ -53,11 +59,12 @@ class Forked:
         self._nursery = nursery
 
     def poll(self) -> int | None:
+        """Raises NurseryEnded."""
         self._nursery.hear()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Raises subprocess.TimeoutExpired and NurseryEnded."""
         begun = time.monotonic()
         while (code := self.poll()) is None:
             if timeout is not None and time.monotonic() - begun > timeout:
@@ -69,8 +76,8 @@ class Forked:
         """Harmless when it has ended."""
         try:
             ended = self.poll() is not None
-        except RuntimeError:
-            # whom nobody watches any more must not be left behind
+        except NurseryEnded:
+            # they get a SIGKILL, but not all at that very moment
             ended = False
         if not ended:
             with contextlib.suppress(ProcessLookupError):
@@ -84,7 +91,7 @@ class Forked:
 
 
 class Nursery:
-    """The tests' end of it, for all their threads. The process ends when the tests do, however they end."""
+    """The tests' end of it, for all their threads. The process ends when the tests do, and those it forked with it, however they end."""
 
     def __init__(self) -> None:
         self._running: dict[int, Forked] = {}
@@ -98,16 +105,18 @@ class Nursery:
         atexit.register(self.close)
 
     def fork(self, order: Order) -> Forked:
-        """Raises RuntimeError when the nursery has ended."""
-        with self._lock:
+        """Raises NurseryEnded."""
+        with self._lock, os.fdopen(os.memfd_create("order"), "w+b") as file:
+            file.write(msgspec.msgpack.encode(order))
+            file.flush()
             with _over():
-                self._line.send(msgspec.msgpack.encode(order))
+                socket.send_fds(self._line, [b"order"], [file.fileno()])
             while (begun := self._next()) is None:
                 pass
         return begun
 
     def hear(self) -> None:
-        """Notes who has ended until now."""
+        """Notes who has ended until now. Raises NurseryEnded."""
         with self._lock, contextlib.suppress(BlockingIOError):
             while True:
                 self._next(socket.MSG_DONTWAIT)
@@ -126,7 +135,7 @@ class Nursery:
         return None
 
     def close(self) -> int:
-        """Ends it, and none of those that were forked. Its exit code."""
+        """Ends it, and those that were forked. Its exit code."""
         self._line.close()
         return self._process.wait()
 
@@ -140,7 +149,7 @@ def _over() -> Iterator[None]:
     try:
         yield
     except (BrokenPipeError, ConnectionResetError):
-        raise RuntimeError("the nursery has ended") from None
+        raise NurseryEnded("the nursery has ended") from None
 
 
 def main() -> None:
@@ -170,17 +179,31 @@ def _serve(line: socket.socket) -> Order | None:
         if line not in ready:
             continue
         try:
-            said = line.recv(LARGEST)
+            said, orders, _, _ = socket.recv_fds(line, LARGEST, 1)
         except ConnectionResetError:  # the tests are gone and did not hear of all ends
             return None
         if not said:
             return None
+        nursery_pid = os.getpid()
         if not (pid := os.fork()):
+            _end_with(nursery_pid)
             signal.set_wakeup_fd(-1)
             for end in (line, woken, waking):
                 end.close()
-            return msgspec.msgpack.decode(said, type=Order)
+            with os.fdopen(orders[0], "rb") as file:
+                file.seek(0)
+                return msgspec.msgpack.decode(file.read(), type=Order)
+        os.close(orders[0])
         line.send(msgspec.msgpack.encode((pid, None)))
+
+
+def _end_with(parent: int) -> None:
+    """Whoever forked this process, and has no threads, takes it along."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    # it may have ended before
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _tell_ends(line: socket.socket) -> None:

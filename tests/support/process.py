@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.nursery import ROOT, Forked, Order, nursery
+from tests.support.nursery import ROOT, Forked, NurseryEnded, Order, nursery
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -70,13 +70,15 @@ class Child:
         """SIGKILL. Harmless when it has ended."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(NurseryEnded):
+                self._process.wait()
 
     def ask_to_stop(self) -> None:
         """SIGTERM, also to one that is stopped. Harmless when it has ended."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.terminate()
+        with contextlib.suppress(NurseryEnded):
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGCONT)
+                self._process.terminate()
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL for one that does not go. Harmless when it has ended."""
@@ -84,7 +86,7 @@ class Child:
         try:
             if self._process is not None:
                 self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, NurseryEnded):
             self.kill()
 
     def tail(self, size: int = 3000) -> str:
