@@ -44,8 +44,8 @@ class AudioOut:
         self._piece_ms = max(self._piece_ms, min(self._most_ms, share))
         self._following_ms = max(self._piece_ms, min(self._most_ms * FOLLOWING, share * 2))
 
-    def push(self, samples: Samples, label: Label, marks: Iterable[stage_pb2.Mark], *, last: bool) -> list[stage_pb2.Audio]:
-        """Audio messages for float32 [n] at the engine's rate, each as long as may be. May be empty while the filter fills."""
+    def push(self, samples: Samples, label: Label, marks: Iterable[stage_pb2.Mark], *, last: bool) -> list[stage_pb2.Payload]:
+        """Audio payloads for float32 [n] at the engine's rate, each as long as may be. May be empty while the filter fills."""
         if label != self._label:
             self._begin(label)
         self._marks.extend(marks)
@@ -68,21 +68,24 @@ class AudioOut:
         self._format = self._next_format
         self._resampler = Resampler(self._rate, self._format.rate)
 
-    def _cut(self, samples: Samples, *, last: bool) -> list[stage_pb2.Audio]:
+    def _cut(self, samples: Samples, *, last: bool) -> list[stage_pb2.Payload]:
         first, following = (max(1, ms * self._format.rate // 1000) for ms in (self._piece_ms, self._following_ms))
         data, width, encoding = encode(samples, self._format.encoding), WIDTH[self._format.encoding], self._format.proto()
-        pieces: list[stage_pb2.Audio] = []
+        pieces: list[stage_pb2.Payload] = []
         for start in (0, *range(first, len(samples), following)) if len(samples) else ():
             count = min(following if start else first, len(samples) - start)
-            piece = stage_pb2.Audio(
-                format=encoding, data=data[start * width : (start + count) * width], samples=count, start_sample=self._made
-            )
+            payload = stage_pb2.Payload()
+            # filled where it lies: a message that is given to another's constructor is copied, with its sound
+            audio = payload.audio
+            audio.format.CopyFrom(encoding)
+            audio.data, audio.samples, audio.start_sample = data[start * width : (start + count) * width], count, self._made
             self._made += count
             if self._marks:
-                piece.marks.extend(self._due(everything=last and start + count == len(samples)))
-            pieces.append(piece)
+                audio.marks.extend(self._due(everything=last and start + count == len(samples)))
+            pieces.append(payload)
         if last and self._marks:
-            pieces.append(stage_pb2.Audio(format=encoding, start_sample=self._made, marks=self._due(everything=True)))
+            ending = stage_pb2.Audio(format=encoding, start_sample=self._made, marks=self._due(everything=True))
+            pieces.append(stage_pb2.Payload(audio=ending))
         return pieces
 
     def _due(self, *, everything: bool) -> list[stage_pb2.Mark]:

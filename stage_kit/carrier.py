@@ -120,7 +120,8 @@ class Carrier:
                 continue  # left by its caller while it waited for this batch
             size += turn.size
             if turn.message is not None:
-                batch.parcels.add(stream=turn.number, message=turn.message)
+                # half of what it takes to give the message to `add`
+                batch.parcels.add(stream=turn.number).message.CopyFrom(turn.message)
             else:
                 batch.parcels.add(stream=turn.number, end=stage_pb2.StreamEnd())
                 self._leave(turn.number)

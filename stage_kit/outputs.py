@@ -58,8 +58,16 @@ class Output(msgspec.Struct):
         """The message, without its placement."""
         if self.unit is not None:
             return stage_pb2.FromStage(unit_done=self.unit)
-        chunk = stage_pb2.Chunk(position=self.position, label=self.label.proto(), payload=self.payload, last=self.last, finish=self.finish)
-        return stage_pb2.FromStage(chunk=chunk)
+        message = stage_pb2.FromStage()
+        # filled where it lies: a chunk that is given to the constructor is copied once more, with its sound
+        chunk, label = message.chunk, self.label
+        chunk.position, chunk.last = self.position, self.last
+        chunk.label.epoch, chunk.label.turn, chunk.label.response_id = label.epoch, label.turn, label.response_id
+        if self.payload is not None:
+            chunk.payload.CopyFrom(self.payload)
+        if self.finish is not None:
+            chunk.finish.CopyFrom(self.finish)
+        return message
 
 
 class Outputs:

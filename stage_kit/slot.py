@@ -9,12 +9,14 @@ from typing import Any
 
 from parley_stage.v1 import stage_pb2
 
-from stage_kit.audio import NOTHING
+from stage_kit.audio import NOTHING, WIDTH
 from stage_kit.audio_out import AudioOut
 from stage_kit.engine import Label, Samples
 from stage_kit.outputs import OVERHEAD_BYTES, Output
 
 NO_LABEL = Label()
+AUDIO_BYTES, MARK_BYTES = 40, 32
+"""More than a piece of sound takes besides its data, and than each mark of it."""
 
 
 class Slot:
@@ -55,8 +57,8 @@ class Slot:
     def emit(self, payload: stage_pb2.Payload | None, label: Label, *, last: bool = False, finish: stage_pb2.Finish | None = None) -> None:
         """Sends one output. With `last`, the label's work here is complete; the payload may be None then. Below the epoch: dropped."""
         if last and self.audio_out is not None and self.audio_out.speaks(label):
-            for audio in self.audio_out.push(NOTHING, label, (), last=True):
-                self._send_audio(audio, label, last=False, finish=None)
+            for sound in self.audio_out.push(NOTHING, label, (), last=True):
+                self._send_audio(sound, label, last=False, finish=None)
         size = OVERHEAD_BYTES + (payload.ByteSize() if payload is not None else 0)
         self._send(Output(label, payload, last, finish, size=size))
 
@@ -75,9 +77,9 @@ class Slot:
         if label.epoch < self.epoch:
             return
         pieces = self.audio_out.push(samples, label, marks, last=last)
-        for index, audio in enumerate(pieces, 1):
+        for index, sound in enumerate(pieces, 1):
             ends = last and index == len(pieces)
-            self._send_audio(audio, label, last=ends, finish=finish if ends else None)
+            self._send_audio(sound, label, last=ends, finish=finish if ends else None)
         if last and not pieces:
             self._send(Output(label, None, True, finish))
 
@@ -135,10 +137,12 @@ class Slot:
         self._waiters.clear()
         return True
 
-    def _send_audio(self, audio: stage_pb2.Audio, label: Label, *, last: bool, finish: stage_pb2.Finish | None) -> None:
-        payload = stage_pb2.Payload(audio=audio)
+    def _send_audio(self, payload: stage_pb2.Payload, label: Label, *, last: bool, finish: stage_pb2.Finish | None) -> None:
+        audio = payload.audio
         audio_ms = audio.samples * 1000 / audio.format.sample_rate_hz
-        self._send(Output(label, payload, last, finish, audio_ms=audio_ms, size=OVERHEAD_BYTES + payload.ByteSize()))
+        # ByteSize would serialise it, with its sound, to count it
+        size = AUDIO_BYTES + len(audio.marks) * MARK_BYTES + audio.samples * WIDTH[audio.format.encoding]
+        self._send(Output(label, payload, last, finish, audio_ms=audio_ms, size=OVERHEAD_BYTES + size))
 
     def _send(self, output: Output) -> None:
         if output.below(self.epoch):

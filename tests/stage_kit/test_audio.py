@@ -74,7 +74,7 @@ def test_speech_out_is_contiguous_whatever_the_pieces(cuts: list[int], encoding:
     made: list[stage_pb2.Audio] = []
     start = 0
     for index, count in enumerate(cuts):
-        made += out.push(signal[start : start + count], LABEL, (), last=index == len(cuts) - 1)
+        made += [each.audio for each in out.push(signal[start : start + count], LABEL, (), last=index == len(cuts) - 1)]
         start += count
     samples = 0
     for audio in made:
@@ -98,9 +98,9 @@ def test_marks_leave_with_the_sound_that_they_mark() -> None:
     out = AudioOut(Format(PCM16, 24000), 24000, 100)
     marks = [stage_pb2.Mark(text_chars=3, audio_ms=150), stage_pb2.Mark(text_chars=9, audio_ms=1000)]
     pieces = out.push(tone(24000, 7200), LABEL, marks, last=False)
-    assert [[mark.text_chars for mark in piece.marks] for piece in pieces] == [[], [3], []]
+    assert [[mark.text_chars for mark in piece.audio.marks] for piece in pieces] == [[], [3], []]
     ending = out.push(tone(24000, 0), LABEL, (), last=True)
-    assert [[mark.text_chars for mark in piece.marks] for piece in ending] == [[9]]
+    assert [[mark.text_chars for mark in piece.audio.marks] for piece in ending] == [[9]]
 
 
 def test_speech_in_changes_its_format_without_losing_a_sample() -> None:

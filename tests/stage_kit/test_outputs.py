@@ -145,3 +145,14 @@ def test_edges_judge_without_counting() -> None:
     assert edges.judge(stage_pb2.Append(edge="llm", position=4)) is Arrival.DUPLICATE
     assert edges.judge(stage_pb2.Append(edge="llm", position=6, previous=5)) is Arrival.GAP
     assert edges.snapshot() == {"llm": 4, "client": 1}
+
+
+@pytest.mark.parametrize("label", [Label(), Label(3, 2, "r")])
+@pytest.mark.parametrize("payload", [None, stage_pb2.Payload(), stage_pb2.Payload(audio=stage_pb2.Audio(data=b"ab", samples=1))])
+@pytest.mark.parametrize("finish", [None, stage_pb2.Finish(), stage_pb2.Finish(reason=stage_pb2.Finish.REASON_STOP)])
+def test_a_message_says_all_of_an_output_and_what_is_empty_is_there(
+    label: Label, payload: stage_pb2.Payload | None, finish: stage_pb2.Finish | None
+) -> None:
+    last = finish is not None
+    chunk = stage_pb2.Chunk(position=7, label=label.proto(), payload=payload, last=last, finish=finish)
+    assert Output(label, payload, last, finish, position=7).message() == stage_pb2.FromStage(chunk=chunk)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+import pytest
 from parley_stage.v1 import stage_pb2
 
+from stage_kit.audio import CLIENT_FORMATS, Format
+from stage_kit.audio_out import AudioOut
 from stage_kit.engine import Label
-from stage_kit.outputs import OVERHEAD_BYTES
+from stage_kit.outputs import OVERHEAD_BYTES, Output
 from stage_kit.slot import Slot
 from tests.stage_kit.support import PCM_24K, RESPONSE, Probe, serving, until_set
 
@@ -82,3 +86,15 @@ async def test_receipts_that_left_take_no_room() -> None:
             position = (await talk.read("chunk")).chunk.position
             await talk.read("unit_done")
             await talk.send(ack=stage_pb2.Ack(position=position))
+
+
+@pytest.mark.parametrize(("encoding", "rate"), CLIENT_FORMATS)
+def test_sound_counts_for_what_it_takes_and_hardly_more(encoding: int, rate: int) -> None:
+    left: list[Output] = []
+    slot = Slot("s", None, left.append, lambda: None, 1 << 30, AudioOut(Format(encoding, rate), 24_000, 250))
+    largest = 2**31
+    marks = [stage_pb2.Mark(text_chars=largest, audio_ms=ms, sentence_end=True) for ms in [100] * 9 + [260, largest]]
+    slot.emit_audio(np.zeros(24_000, np.float32), LABEL, marks=marks, last=True)
+    taken = [output.payload.ByteSize() for output in left if output.payload is not None]
+    assert len(taken) == len(left) >= 4
+    assert all(0 <= output.size - OVERHEAD_BYTES - size <= 256 for output, size in zip(left, taken, strict=True))
