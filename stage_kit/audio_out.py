@@ -13,22 +13,17 @@ from stage_kit.engine import Label, Samples
 LEAST_PIECE_MS = 100
 PIECES_A_WINDOW = 6
 """What may be unheard is cut in so many pieces at least, so that sound follows in time where little may be."""
-FOLLOWING = 3
-"""Sound that is there behind a piece goes in pieces so many times as long, at most twice the share of a window: the first is short, for it
-is waited for, and each piece costs whoever hands it on."""
 
 
 class AudioOut:
     """Speech of one session, response by response. The filter starts fresh with each response and is flushed at its end."""
 
     def __init__(self, target: Format, rate: int, piece_ms: int, most_ms: int = 0) -> None:
-        """piece_ms: longest piece; up to most_ms, and those that follow at once up to FOLLOWING times as long, once it is known how much
-        may be on its way."""
+        """piece_ms: longest piece; up to most_ms once it is known that so much may be on its way."""
         self._next_format = target
         self._format = target
         self._rate = rate
-        self._piece_ms = self._following_ms = piece_ms
-        self._most_ms = most_ms
+        self._piece_ms, self._most_ms = piece_ms, most_ms
         self._label: Label | None = None
         self._resampler = Resampler(rate, target.rate)
         self._made = 0
@@ -40,12 +35,10 @@ class AudioOut:
 
     def paced(self, window_ms: int) -> None:
         """So much sound may be on its way and unheard. From any thread."""
-        share = window_ms // PIECES_A_WINDOW
-        self._piece_ms = max(self._piece_ms, min(self._most_ms, share))
-        self._following_ms = max(self._piece_ms, min(self._most_ms * FOLLOWING, share * 2))
+        self._piece_ms = max(self._piece_ms, min(self._most_ms, window_ms // PIECES_A_WINDOW))
 
     def push(self, samples: Samples, label: Label, marks: Iterable[stage_pb2.Mark], *, last: bool) -> list[stage_pb2.Payload]:
-        """Audio payloads for float32 [n] at the engine's rate, each as long as may be. May be empty while the filter fills."""
+        """Audio payloads for float32 [n] at the engine's rate, each at most piece_ms long. May be empty while the filter fills."""
         if label != self._label:
             self._begin(label)
         self._marks.extend(marks)
@@ -69,11 +62,11 @@ class AudioOut:
         self._resampler = Resampler(self._rate, self._format.rate)
 
     def _cut(self, samples: Samples, *, last: bool) -> list[stage_pb2.Payload]:
-        first, following = (max(1, ms * self._format.rate // 1000) for ms in (self._piece_ms, self._following_ms))
+        size = max(1, self._piece_ms * self._format.rate // 1000)
         data, width, encoding = encode(samples, self._format.encoding), WIDTH[self._format.encoding], self._format.proto()
         pieces: list[stage_pb2.Payload] = []
-        for start in (0, *range(first, len(samples), following)) if len(samples) else ():
-            count = min(following if start else first, len(samples) - start)
+        for start in range(0, len(samples), size):
+            count = min(size, len(samples) - start)
             payload = stage_pb2.Payload()
             # filled where it lies: a message that is given to another's constructor is copied, with its sound
             audio = payload.audio

@@ -71,8 +71,8 @@ class Card(msgspec.Struct, frozen=True):
     output_rate: int = 0
     """Hz of the float32 samples given to `Slot.emit_audio`; 0: makes no client audio."""
     piece_ms: int = 0
-    """Longest first piece of client audio in one chunk, if much may be unheard; 100 ms in any case. What is there behind it may go in
-    longer ones. Stage, gateway and client pay for each piece, hardly for its length."""
+    """Longest piece of client audio in one chunk, if much may be unheard; 100 ms in any case. Stage, gateway and client pay for each piece,
+    hardly for its length."""
     unit_ms: int = 0
     kv_bytes: int = 0
     kv_bytes_per_session: int = 0
