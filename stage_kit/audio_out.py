@@ -7,19 +7,22 @@ from collections.abc import Iterable
 import numpy as np
 from parley_stage.v1 import stage_pb2
 
-from stage_kit.audio import WIDTH, Format, Resampler, encode
+from stage_kit.audio import CLIENT_FORMATS, WIDTH, Format, Resampler, encode
 from stage_kit.engine import Label, Samples
 
 LEAST_PIECE_MS = 100
 PIECES_A_WINDOW = 6
 """What may be unheard is cut in so many pieces at least, so that sound follows in time where little may be."""
+UNTOLD_MS = 100
+"""So much of a window need not have been granted when nothing is unheard: a gateway tells of less than that later, or never."""
+MOST_BYTES_A_MS = max(WIDTH[encoding] * rate for encoding, rate in CLIENT_FORMATS) // 1000
 
 
 class AudioOut:
     """Speech of one session, response by response. The filter starts fresh with each response and is flushed at its end."""
 
     def __init__(self, target: Format, rate: int, piece_ms: int, most_ms: int = 0) -> None:
-        """piece_ms: longest piece; up to most_ms once it is known that so much may be on its way."""
+        """piece_ms: longest piece; up to most_ms, or shorter, once it is known how much may be on its way."""
         self._next_format = target
         self._format = target
         self._rate = rate
@@ -35,7 +38,9 @@ class AudioOut:
 
     def paced(self, window_ms: int) -> None:
         """So much sound may be on its way and unheard. From any thread."""
-        self._piece_ms = max(self._piece_ms, min(self._most_ms, window_ms // PIECES_A_WINDOW))
+        # a longer one would wait for ever
+        leaves_ms = max(1, window_ms // 2, window_ms - UNTOLD_MS)
+        self._piece_ms = min(leaves_ms, max(self._piece_ms, min(self._most_ms, window_ms // PIECES_A_WINDOW)))
 
     def push(self, samples: Samples, label: Label, marks: Iterable[stage_pb2.Mark], *, last: bool) -> list[stage_pb2.Payload]:
         """Audio payloads for float32 [n] at the engine's rate, each at most piece_ms long. May be empty while the filter fills."""

@@ -42,12 +42,18 @@ class Outbox:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has closed: the service is gone, and nobody waits for this
+            except RuntimeError:  # the loop has closed: the service is gone, and nobody waits for this, nor for what is posted later
+                self._woken = False
                 self._calls.clear()
 
     def _drain(self) -> None:
         # the flag falls before the queue is read: a post in between schedules one more, empty, turn and never loses a call
         self._woken = False
-        while self._calls:
-            call, argument = self._calls.popleft()
-            call(argument)
+        try:
+            while self._calls:
+                call, argument = self._calls.popleft()
+                call(argument)
+        finally:
+            # where a call raised, the loop is told of it, and those behind it are made all the same
+            if self._calls:
+                self._wake()

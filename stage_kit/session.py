@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from parley_stage.v1 import stage_pb2
 
 from stage_kit.audio import Format, Formats
-from stage_kit.audio_out import LEAST_PIECE_MS, AudioOut
+from stage_kit.audio_out import LEAST_PIECE_MS, MOST_BYTES_A_MS, AudioOut
 from stage_kit.checks import check_append
 from stage_kit.credit import Credit
 from stage_kit.edges import Arrival, Edges
@@ -57,7 +57,9 @@ class Session:
         audio_out = None
         if formats.output is not None:
             pieces = (settings.output_piece_ms or LEAST_PIECE_MS, 0 if settings.output_piece_ms else host.card.piece_ms)
-            audio_out = AudioOut(formats.output, host.card.output_rate, *pieces)
+            # half of a message: its marks and label have room, too
+            carried_ms = max(1, settings.message_bytes // 2 // MOST_BYTES_A_MS)
+            audio_out = AudioOut(formats.output, host.card.output_rate, *(min(ms, carried_ms) for ms in pieces))
         self.slot = Slot(session_id, config, self._deliver, self._wake_engine, settings.kept_output_bytes, audio_out)
         self.intake = Intake(self.slot, host.card, formats.input)
         self._formats = {formats.input} if formats.input is not None else set()

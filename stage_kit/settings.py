@@ -66,7 +66,8 @@ class Settings(SecretSettings):
     accepted_interval_ms: int = Field(500, gt=0)
     """Longest delay of a cumulative receipt that finds no message to ride ahead of."""
     output_piece_ms: int | None = Field(None, gt=0)
-    """Longest piece of audio in one chunk; None: 100, or what the engine's card says where much may be unheard."""
+    """Longest piece of audio in one chunk; None: 100, or what the engine's card says where much may be unheard. Shorter where credit or
+    message_bytes would never let it leave."""
     receive_burst_count: int = Field(64, gt=0)
     """Appends of one session that the engine takes before it looks at the next session; within a step it takes one."""
     fair_turns_count: int = Field(8, gt=0)

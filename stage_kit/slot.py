@@ -17,6 +17,8 @@ from stage_kit.outputs import OVERHEAD_BYTES, Output
 NO_LABEL = Label()
 AUDIO_BYTES, MARK_BYTES = 40, 32
 """More than a piece of sound takes besides its data, and than each mark of it."""
+REMEMBERED_RESPONSES = 16
+"""That failed, and that ended: an engine that looks ahead may end another one before it is told of the first."""
 
 
 class Slot:
@@ -45,8 +47,8 @@ class Slot:
         self._lock = threading.Lock()
         self._made = 0
         self._freed = 0
-        self._ended: Label | None = None
-        self._failed: Label | None = None
+        self._ended: tuple[Label, ...] = ()
+        self._failed: tuple[Label, ...] = ()
         self._waiters: list[asyncio.Future[None]] = []
         self._asked = NO_LABEL
         self._asked_at = 0.0
@@ -101,16 +103,16 @@ class Slot:
 
     def fail(self, label: Label, message: str, *, code: int = stage_pb2.StageError.CODE_ENGINE_FAILED, param: str = "") -> None:
         """Ends this label's work here: `last` with Finish(FAILED). `message` is one line without text, audio or secrets."""
-        if label.response_id and label in (self._ended, self._failed):
+        if label in self._ended or label in self._failed:
             return
         if self.audio_out is not None and self.audio_out.speaks(label):
             self.audio_out.abort()
         self._send(Output(label, None, True, _failure(label, message, code, param)))
-        self._failed = label if label.response_id else None
+        self._failed = _remembered(self._failed, label)
 
     def has_failed(self, label: Label) -> bool:
         """True after `fail`: whatever else is emitted for this response is dropped."""
-        return bool(label.response_id) and label == self._failed
+        return label in self._failed
 
     def has_room(self) -> bool:
         """False: kept outputs reached their bound, the kit skips this slot until acks free some."""
@@ -152,7 +154,7 @@ class Slot:
                 return
             if self._made - self._freed >= 2 * self._bound:
                 # an engine that goes on without room must not take the whole service's memory
-                self._failed = output.label
+                self._failed = _remembered(self._failed, output.label)
                 error = _failure(
                     output.label, "outputs were not read in time", stage_pb2.StageError.CODE_LIMIT_EXCEEDED, "kept_output_bytes"
                 )
@@ -161,8 +163,13 @@ class Slot:
                 output.since, self._asked_at = self._asked_at, 0.0
             self._made += output.size
             if output.last:
-                self._ended = output.label
+                self._ended = _remembered(self._ended, output.label)
             self._deliver(output)
+
+
+def _remembered(labels: tuple[Label, ...], label: Label) -> tuple[Label, ...]:
+    """A new tuple: other threads read the old one. The input lane, which has no response, is never over."""
+    return (*labels, label)[-REMEMBERED_RESPONSES:] if label.response_id else labels
 
 
 def _failure(label: Label, message: str, code: int, param: str) -> stage_pb2.Finish:

@@ -11,7 +11,7 @@ from parley_stage.v1 import stage_pb2
 from stage_kit.carrier import PARCEL_BYTES, Carrier
 from stage_kit.settings import Settings
 from tests.stage_kit import support
-from tests.stage_kit.support import PCM_24K, WAIT_S, Carry, Conversation, Probe, StageClient, positions, serving, until_set
+from tests.stage_kit.support import WAIT_S, Carry, Conversation, Probe, StageClient, positions, serving, until_set
 
 Code = stage_pb2.StageError
 
@@ -137,15 +137,13 @@ async def test_a_batch_has_at_most_half_of_the_largest_message() -> None:
 
 
 async def test_an_output_that_no_call_can_carry_ends_its_own_stream_only() -> None:
-    engine = Probe(output_rate=24_000)
-    sound = 100 * 24 * 2  # bytes of a piece, without what describes it
-    async with serving(engine, message_bytes=sound) as (client, _):
-        one, two = await both_open(client, output_format=PCM_24K)
-        for talk in (one, two):
-            await talk.send(credit=stage_pb2.Credit(granted_ms=1000))
-        await two.text("speak 90")
-        assert len((await two.read("chunk")).chunk.payload.audio.data) == sound * 9 // 10 < sound - PARCEL_BYTES
-        await one.text("speak 100")
+    filled = 1000  # bytes of a text, without what describes it
+    async with serving(Probe(), message_bytes=filled) as (client, _):
+        one, two = await both_open(client)
+        word = "x" * (filled * 9 // 10)
+        await two.text(word)
+        assert await two.texts(1) == [word] and len(word) < filled - PARCEL_BYTES
+        await one.text("fill 1")
         assert positions(await one.ended()) == []
         await two.text("words")
         assert await two.texts(1) == ["words"]

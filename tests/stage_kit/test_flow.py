@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import numpy as np
 import pytest
 from parley_stage.v1 import stage_pb2
 
 from stage_kit import Label
+from stage_kit.audio import PCM16, Format
+from stage_kit.audio_out import AudioOut
 from tests.stage_kit.support import INPUT, PCM_24K, WAIT_S, EchoService, Probe, positions, serving, until_set
 
 pytestmark = pytest.mark.usefixtures("carried")
@@ -56,6 +59,34 @@ async def test_pieces_are_as_long_as_the_engine_likes_where_much_may_be_unheard(
         await talk.text("speak 500")
         rest = [(await talk.read("chunk")).chunk.payload.audio.samples for _ in range(2 * 12_000 // samples - 1)]
         assert max(rest) == samples
+
+
+@pytest.mark.parametrize(
+    ("window_ms", "longest_ms"), [(1, 1), (100, 50), (101, 50), (150, 75), (201, 101), (300, 200), (600, 500), (900, 500)]
+)
+def test_no_piece_is_longer_than_may_ever_leave(window_ms: int, longest_ms: int) -> None:
+    """Told to make long ones, it would wait for ever; the last 100 ms of a window need not have been granted when nothing is unheard."""
+    sound = AudioOut(Format(PCM16, 24_000), 24_000, 500, 250)
+    sound.paced(window_ms)
+    pieces = sound.push(np.zeros(24_000, np.float32), Label(0, 1, "r1"), (), last=True)
+    assert max(piece.audio.samples for piece in pieces) == 24 * longest_ms and sum(piece.audio.samples for piece in pieces) == 24_000
+
+
+@pytest.mark.parametrize("piece_ms", [None, 1000])
+async def test_a_piece_fits_into_a_message(piece_ms: int | None) -> None:
+    engine = speaker()
+    engine.card = msgspec.structs.replace(engine.card, piece_ms=250)
+    loud = stage_pb2.AudioFormat(encoding=stage_pb2.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=24000)
+    async with serving(engine, output_piece_ms=piece_ms, message_bytes=20_000) as (client, _):
+        talk = client.converse()
+        await talk.open(output_format=loud)
+        await talk.send(credit=stage_pb2.Credit(granted_ms=60_000))
+        await client.held()
+        await talk.text("speak 500")
+        samples = 0
+        while samples < 12_000:
+            samples += (await talk.read("chunk")).chunk.payload.audio.samples
+        assert samples == 12_000
 
 
 async def test_a_cancel_drops_what_waits_for_credit_and_leaves_no_hole() -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
 from stage_kit.outbox import Outbox
+
+
+class Kept:
+    """Whatever was posted."""
 
 
 class Turns(asyncio.SelectorEventLoop):
@@ -48,6 +53,34 @@ async def test_what_was_posted_leaves_where_the_rest_fails() -> None:
         raise ZeroDivisionError
     await _others_turn()
     assert came == [1]
+
+
+async def test_a_call_that_raises_holds_no_other_back() -> None:
+    loop, told, came = asyncio.get_running_loop(), list[object](), list[int]()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    outbox, error = Outbox(loop), ZeroDivisionError()
+
+    def fails(_: int) -> None:
+        raise error
+
+    for call, number in ((came.append, 1), (fails, 2), (came.append, 3), (fails, 4), (came.append, 5)):
+        outbox.post(call, number)
+    for _ in range(4):
+        await _others_turn()
+    assert came == [1, 3, 5] and told == [error, error]
+
+
+def test_nothing_is_kept_for_a_loop_that_has_closed() -> None:
+    loop = asyncio.new_event_loop()
+    outbox, output = Outbox(loop), Kept()
+    loop.close()
+    for _ in range(2):
+        outbox.post(print, output)
+        with outbox.together():
+            outbox.post(print, output)
+    alive = weakref.ref(output)
+    del output
+    assert alive() is None
 
 
 def test_the_loop_is_woken_once_and_not_for_nothing() -> None:

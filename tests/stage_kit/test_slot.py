@@ -88,6 +88,26 @@ async def test_receipts_that_left_take_no_room() -> None:
             await talk.send(ack=stage_pb2.Ack(position=position))
 
 
+def test_a_response_ends_once_whatever_ended_since() -> None:
+    """An engine that looks ahead may be told late of what failed."""
+    left: list[Output] = []
+    one, two, three = (Label(0, turn, f"r{turn}") for turn in (1, 2, 3))
+    slot = Slot("s", None, left.append, lambda: None, BOUND, None)
+    slot.fail(one, "it failed")
+    for _ in range(4):
+        slot.emit(None, two)
+    assert [output.label for output in left if output.last] == [one, two], "the second overran its bound"
+    slot.fail(one, "it failed")
+    slot.emit(None, two)
+    slot.freed(len(left) * OVERHEAD_BYTES)
+    slot.emit(None, three, last=True)
+    for label in (one, two, three):
+        slot.fail(label, "it failed")
+        slot.emit(None, two)
+    assert [output.label for output in left if output.last] == [one, two, three] and left[-1].label == three
+    assert slot.has_failed(one) and slot.has_failed(two) and not slot.has_failed(three)
+
+
 @pytest.mark.parametrize(("encoding", "rate"), CLIENT_FORMATS)
 def test_sound_counts_for_what_it_takes_and_hardly_more(encoding: int, rate: int) -> None:
     left: list[Output] = []

@@ -159,6 +159,8 @@ class MiniCpmVocoderEngine(Engine):
     def receive(self, slot: Slot, append: Append) -> None:
         """Takes codes in; with `last` the turn is complete."""
         session, label = _session(slot), append.label
+        if session.stream.is_over(label):
+            return
         try:
             codes = self._codes(append)
             turn = session.stream.push(label, codes, last=append.last)

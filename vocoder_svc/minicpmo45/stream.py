@@ -63,7 +63,7 @@ class Stream:
 
     def push(self, label: Label, codes: Iterable[int], *, last: bool) -> Turn | None:
         """Takes codes of `label` in; None when its work is over here."""
-        if label in self._over:
+        if self.is_over(label):
             return None
         turn = next((turn for turn in self._turns if turn.label == label), None)
         if turn is None:
@@ -75,6 +75,10 @@ class Stream:
             self._turns.append(turn)
         turn.push(codes, last=last)
         return turn
+
+    def is_over(self, label: Label) -> bool:
+        """True when a turn takes no more codes: what still comes of it is ignored."""
+        return label in self._over
 
     def current(self) -> Turn | None:
         """The turn for which there is something to do."""

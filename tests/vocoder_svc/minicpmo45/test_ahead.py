@@ -294,6 +294,17 @@ def test_codes_that_are_refused_end_their_turn_behind_its_sound_and_the_turn_bef
     assert talk.seconds(ONE) == pytest.approx(25 * 0.04 - 0.16)
 
 
+def test_what_comes_late_of_a_turn_that_is_over_does_not_end_it_again(engine: MiniCpmVocoderEngine, talks: list[Talk]) -> None:
+    """Nor what no model takes, when a slot does not know any more that it ended."""
+    talk, wrong = talks[0], stage_pb2.Payload(codes=stage_pb2.Codes(codes=[6561], rate_hz=25))
+    talk.codes(ONE, 1, 22)
+    talk.codes(TWO, 2, 22, last=True)
+    _run(engine, talk)
+    talk.receive(ONE, wrong)
+    engine.rest()
+    assert talk.ends() == [(ONE, STOP), (TWO, STOP)]
+
+
 @pytest.mark.behaviour("S2")
 def test_networks_that_fail_hold_no_sound_back(engine: MiniCpmVocoderEngine, talks: list[Talk], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kit fails then comes behind what was made before."""
